@@ -1,4 +1,4 @@
-"""Fixed values of the edge: stripe plans, files of outlets and libraries, and the packets that customers receive."""
+"""Fixed values of the edge: stripe plans, files of publishers and replay archives, and packets to customers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,7 @@ from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.remulticast import Remulticaster
 from fairtape.edge.protocol.session_marks import Begun, Over, Reformed, encode_mark, encode_opaque
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.service import checkpoints as standings
-from fairtape.edge.service import replay_archive as memory
+from fairtape.edge.service import checkpoints, replay_archive
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.market.notices import encode_notice
@@ -65,19 +64,21 @@ def stripe_plan() -> Iterator[tuple[str, bytes | str]]:
 
 
 def edge_files(folder: Path) -> Iterator[tuple[str, bytes | str]]:
-    latest = standings.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
-    fresh = standings.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
+    latest = checkpoints.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
+    fresh = checkpoints.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
     for name, checkpoint in (("latest", latest), ("fresh", fresh)):
-        path = standings.checkpoint_path(folder, name)
-        standings.save(path, checkpoint)
+        path = checkpoints.checkpoint_path(folder, name)
+        checkpoints.save(path, checkpoint)
         yield f"checkpoint {path.relative_to(folder).as_posix()}", path.read_text()
-    chapters = [
-        memory.SessionExtents(edition, tuple(SessionExtent(place, edition is not THIRD) for place in (12, 9, 4)))
+    sessions = [
+        replay_archive.SessionExtents(
+            edition, tuple(SessionExtent(place, edition is not THIRD) for place in (12, 9, 4))
+        )
         for edition in (FIRST, SECOND, THIRD)
     ]
-    places = [StripePosition(FIRST, 10, (5, 4, 3), NOON, 7), StripePosition(SECOND, 25, (4, 4, 4), NOON + 25, 8)]
-    path = standings.memory_path(folder, "latest")
-    memory.save(path, memory.ArchiveSnapshot(latest, chapters, places, 8))
+    positions = [StripePosition(FIRST, 10, (5, 4, 3), NOON, 7), StripePosition(SECOND, 25, (4, 4, 4), NOON + 25, 8)]
+    path = checkpoints.snapshot_path(folder, "latest")
+    replay_archive.save(path, replay_archive.ArchiveSnapshot(latest, sessions, positions, 8))
     head, _, numbers = path.read_bytes().partition(b"\n")
     yield f"memory {path.relative_to(folder).as_posix()}, first line", head.decode()
     yield "memory, numbers", numbers
@@ -96,23 +97,23 @@ def edge_packets() -> Iterator[tuple[str, bytes | str]]:
     parts = encode_opaque(bytes(range(90)), sequence=20, source=101, fragment=True, since=DAY // 2, size_max=80)
     yield from ((f"opaque message, part {place}", part) for place, part in enumerate(parts))
     yield "request", encode_request(MoldRequest("FT00100001", 17, 5))
-    outlet = Remulticaster(StripePosition.fresh(FIRST), feeds=("A",))
-    outlet.start(NOON)
+    remulticaster = Remulticaster(StripePosition.fresh(FIRST), feeds=("A",))
+    remulticaster.start(NOON)
     listed = [
         Trade(1 + place % 2, "IBM", place * 10**8, place * ONE, NOON + place, place, place % 4) for place in range(6)
     ]
-    outlet.deliver(delivery(1, [*map(encode, listed), encode(UNLISTED)]), NOON)
-    outlet.turn(FormationChange(0, 8, 8, 8, False, b"", NOON + 8))
-    outlet.deliver(delivery(8, [*map(encode_notice, NOTICES.values()), b"no trade", b"x" * 3_000]), NOON)
-    outlet.turn(FormationChange(0, 9, 13, 13, False, b"", NOON + 13))
-    outlet.change_plan(plan(2), at_sequence=13, at=NOON + 13)
-    outlet.deliver(delivery(13, [encode(listed[1])]), NOON)
-    outlet.turn(FormationChange(0, 10, 14, 14, True, b"", NOON + 14))
-    outlet.deliver(delivery(14, [encode(listed[2])]), NOON)
-    outlet.wake(NOON + 10**9)
-    outlet.end(NOON + 30, NOON + 2 * 10**9)
-    outlet.wake(NOON + 3 * 10**9)
-    for place, effect in enumerate(outlet.drain()):
+    remulticaster.deliver(delivery(1, [*map(encode, listed), encode(UNLISTED)]), NOON)
+    remulticaster.turn(FormationChange(0, 8, 8, 8, False, b"", NOON + 8))
+    remulticaster.deliver(delivery(8, [*map(encode_notice, NOTICES.values()), b"no trade", b"x" * 3_000]), NOON)
+    remulticaster.turn(FormationChange(0, 9, 13, 13, False, b"", NOON + 13))
+    remulticaster.change_plan(plan(2), at_sequence=13, at=NOON + 13)
+    remulticaster.deliver(delivery(13, [encode(listed[1])]), NOON)
+    remulticaster.turn(FormationChange(0, 10, 14, 14, True, b"", NOON + 14))
+    remulticaster.deliver(delivery(14, [encode(listed[2])]), NOON)
+    remulticaster.wake(NOON + 10**9)
+    remulticaster.end(NOON + 30, NOON + 2 * 10**9)
+    remulticaster.wake(NOON + 3 * 10**9)
+    for place, effect in enumerate(remulticaster.drain()):
         assert isinstance(effect, SendMulticast)
         for number, datagram in enumerate(effect.datagrams):
             yield f"packet {place}.{number} to {effect.to}", datagram

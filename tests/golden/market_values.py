@@ -32,7 +32,7 @@ from fairtape.market.notices import Correction, Notice, Status, VenueStatus, enc
 from fairtape.market.trades import Trade, TradeFlag, records
 from fairtape.market.trades import encode as encode_trade
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
-from fairtape.tape.serialization import KINDS, bundle, notice_fields
+from fairtape.tape.serialization import KINDS, encode_batch, notice_fields
 
 AT = 1_750_000_000_123_456_789
 TRADES = {
@@ -102,7 +102,7 @@ def client() -> Iterator[tuple[str, bytes | str]]:
     places = np.zeros(len(TRADES), PLACE_DTYPE)
     for number, name in enumerate(PLACE_DTYPE.names or (), 1):
         places[name] = [number, 1, -1 if name.endswith("_at") else number << 8]
-    yield "bundle", bundle(TradeBatch(records(published), places), AT)
+    yield "bundle", encode_batch(TradeBatch(records(published), places), AT)
     given: dict[str, Any] = {"payload": bytes(range(9)), "status": Status.OPEN, "symbol": "IBM", "venue": "XNYS"}
     given |= {"late": True, "commit_at": None, "acknowledged_at": AT}
     for kind, record in KINDS.items():

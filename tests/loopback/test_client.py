@@ -15,7 +15,7 @@ from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.follow.site_failover import SiteFailover
 from loopback.commands import PATIENCE, interrupt, run
 from loopback.test_deployment import await_members, deployment
-from unit.client.tape_values import order, write
+from unit.tape.tape_values import order, write
 
 
 def numbers(records: list[Record]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The edge of a whole deployment: customers hear everything once and in order, whatever befalls the sites."""
+"""The edge of a whole deployment: customers receive everything once and in order, whatever happens to the sites."""
 
 import json
 import os
@@ -24,10 +24,10 @@ from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import StripePlan
 from loopback.commands import await_line, finish, interrupt, run, start
 from loopback.test_deployment import PATIENCE, deployment
-from simulation.edge_town import sequence_of
+from simulation.edge_region import sequence_of
 
 SITES = ("s1", "s2", "s3")
-LOOK_PERIOD = 0.05  # seconds
+POLL_PERIOD = 0.05  # seconds
 
 
 @contextmanager
@@ -47,24 +47,24 @@ def publish(folder: Path, count: int, *options: object) -> None:
 
 
 def pages_of(folder: Path) -> dict[str, Any]:
-    """What `fairtape status` shows, without a process for each look."""
+    """What `fairtape status` shows, without starting a process."""
     found = read_deployment(folder)
     statuses = RunFolder(folder).statuses([*found.nodes, *edge_names(found)])
     return {name: encode_status(status) for name, status in statuses.items()}
 
 
-def await_stations(folder: Path, *names: str, plan: int = 1) -> dict[str, Any]:
-    """Wait until the outlets of these sites speak, and the retransmit servers beside them know as much."""
+def await_publishers(folder: Path, *names: str, plan: int = 1) -> dict[str, Any]:
+    """Wait until these edge publishers send, and their retransmit servers have the plan."""
     give_up_at = time.monotonic() + PATIENCE
     while time.monotonic() < give_up_at:
         pages = pages_of(folder)
-        stations = [(pages.get(name) or {}).get("edge") or {} for name in names]
+        publishers = [(pages.get(name) or {}).get("edge") or {} for name in names]
         beside = [pages.get(f"{name}.edge") or {} for name in names]
         active = all((pages.get(name) or {}).get("posture") == "member" for name in names)
-        speaks = all(page.get("speaks") for page in stations) and all(page.get("plan") == plan for page in beside)
+        speaks = all(page.get("speaks") for page in publishers) and all(page.get("plan") == plan for page in beside)
         if active and speaks:
             return pages
-        time.sleep(LOOK_PERIOD)
+        time.sleep(POLL_PERIOD)
     raise AssertionError(f"{names} are not on the air: {pages}")
 
 
@@ -73,11 +73,11 @@ def await_restart(folder: Path, before: int) -> None:
     give_up_at = time.monotonic() + PATIENCE
     while (pages_of(folder).get("s1") or {"pid": before})["pid"] == before:
         assert time.monotonic() < give_up_at
-        time.sleep(LOOK_PERIOD)
+        time.sleep(POLL_PERIOD)
 
 
 def heard(process: "subprocess.Popen[str]") -> list[dict[str, Any]]:
-    """Everything that a customer said before it ended; it must have missed nothing."""
+    """Everything that a customer printed before it ended; it must have missed nothing."""
     code, output, errors = finish(process)
     assert code == 0, errors
     return [json.loads(line) for line in output.splitlines()]
@@ -119,7 +119,7 @@ def next_plan(folder: Path) -> Path:
 def test_customers_miss_nothing_though_a_site_is_killed_and_the_plan_changes(tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1, "--edge", 2) as process:
-        pages = await_stations(folder, *SITES)
+        pages = await_publishers(folder, *SITES)
         with hearing(folder, "--trades", 9_500, "--from", 1, "--grade", "guaranteed") as whole:
             publish(folder, 2_000)
             with hearing(folder, "--trades", 7_500, "--grade", "guaranteed") as late:
@@ -128,7 +128,7 @@ def test_customers_miss_nothing_though_a_site_is_killed_and_the_plan_changes(tmp
                 assert finish(load)[0] == 0
                 RunFolder(folder).ask_for_start("s1")
                 await_restart(folder, pages["s1"]["pid"])
-                await_stations(folder, *SITES)
+                await_publishers(folder, *SITES)
                 load = start("publish", folder, "--generate", 3_000, "--rate", 1_500)
                 code, output, errors = run("operate", folder, "plan", next_plan(folder))
                 assert code == 0, errors
@@ -140,7 +140,7 @@ def test_customers_miss_nothing_though_a_site_is_killed_and_the_plan_changes(tmp
                 check_order(lines, range(1, 9_501))
                 assert {line["session"][2:5] for line in lines if line["kind"] == "trade"} == {"001", "002"}
                 check_order(heard(late), range(2_001, 9_501))
-        await_stations(folder, *SITES, plan=2)
+        await_publishers(folder, *SITES, plan=2)
         check_resumption(folder, lines)
         check_replay(folder, lines)
         interrupt(process)
@@ -148,7 +148,7 @@ def test_customers_miss_nothing_though_a_site_is_killed_and_the_plan_changes(tmp
 
 
 def check_resumption(folder: Path, lines: list[dict[str, Any]]) -> None:
-    """A customer that was away asks for what it missed, from where it left, in a session that is over by now."""
+    """A customer that was away requests what it missed, in a session that has ended meanwhile."""
     left = next(line for line in lines if line["kind"] == "trade" and line["sequence"] > 3_000 and line["stripe"] == 1)
     rest = [line["sequence"] for line in lines if line.get("stripe") == 1 and line["kind"] == "trade"]
     rest = rest[rest.index(left["sequence"]) + 1 :]
@@ -159,11 +159,11 @@ def check_resumption(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 
 def check_replay(folder: Path, lines: list[dict[str, Any]]) -> None:
-    """The same over a stream: a login with a number, as SoupBinTCP has it."""
+    """The same over SoupBinTCP, by a login with a number."""
     settings = read_deployment(folder).edge
     assert settings is not None
     session = next(line["session"] for line in lines if line["kind"] == "trade")
-    with socket.create_connection(settings.stations["s2"].replays, timeout=PATIENCE) as client:
+    with socket.create_connection(settings.publishers["s2"].replays, timeout=PATIENCE) as client:
         client.sendall(soup.encode(soup.LoginRequest("alice", "", session, 1)))
         stream = soup.SoupStream(allowed=soup.FROM_SERVER)
         packets: list[soup.Packet] = []

@@ -1,4 +1,4 @@
-"""Customers who go away under load and come back: by MoldUDP64, SoupBinTCP and WebSocket, to real processes.
+"""Customers that disconnect under load and return: by MoldUDP64, SoupBinTCP and WebSocket, with real processes.
 
 While they are away a site is killed and the stripe plan changes. In the suite as much is published meanwhile as takes a
 few seconds; with FAIRTAPE_DRILLS=all they are away for thirty.
@@ -28,30 +28,30 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, run, start
-from loopback.edge_wires import until
+from loopback.edge_sockets import until
 from loopback.test_deployment import deployment
-from loopback.test_edge import await_stations, next_plan
-from simulation.edge_town import sequence_of
+from loopback.test_edge import await_publishers, next_plan
+from simulation.edge_region import sequence_of
 
 SITES = ("s1", "s2", "s3")
-BEFORE, AFTER = 1_000, 1_000  # trades before they leave, and when they are back
+BEFORE, AFTER = 1_000, 1_000  # trades before they disconnect, and after their return
 only_when_asked = pytest.mark.skipif(
     os.environ.get("FAIRTAPE_DRILLS") != "all", reason="thirty seconds of absence: set FAIRTAPE_DRILLS=all"
 )
 
 
 class Listener:
-    """A MoldUDP64 customer of all stripes, who misses nothing while it listens and knows where it left."""
+    """A MoldUDP64 customer of all stripes, which misses nothing while it listens and knows where it stopped."""
 
     def __init__(self, folder: Path, places: dict[int, int] | None = None) -> None:
         deployed = read_deployment(folder)
-        settings, self._catalogue = edge_of(deployed), stripe_plans_of(deployed)
+        settings, self._plan_store = edge_of(deployed), stripe_plans_of(deployed)
         first = self._plan(1)
         assert first is not None
-        self._ear = MulticastSubscriber(
+        self._subscriber = MulticastSubscriber(
             settings.tag,
             feeds=first.feeds,
-            servers=[place.requests for place in settings.stations.values()],
+            servers=[place.requests for place in settings.publishers.values()],
             interface=LOOPBACK,
             clock=SharedClock(),
             options=CustomerOptions(patience=None),
@@ -59,15 +59,15 @@ class Listener:
         )
         self.heard: dict[str, dict[int, bytes]] = {}
         self.count = 0  # of trades
-        self.places = places or dict.fromkeys(first.stripes, 1)  # of each stripe: the number to go on with
-        self._ear.follow(first, starts=self.places)
+        self.places = places or dict.fromkeys(first.stripes, 1)  # of each stripe: the number to continue with
+        self._subscriber.follow(first, starts=self.places)
 
     def _plan(self, version: int) -> StripePlan | None:
-        path = self._catalogue.path(version)
+        path = self._plan_store.path(version)
         return read_plan(path) if path.exists() else None
 
     def turn(self) -> None:
-        for record in self._ear.turn():
+        for record in self._subscriber.turn():
             assert not isinstance(record, Gap | Break)
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
@@ -81,7 +81,7 @@ class Listener:
         return sorted(number for number in numbers if number is not None)
 
     def close(self) -> None:
-        self._ear.close()
+        self._subscriber.close()
 
 
 @contextmanager
@@ -100,8 +100,8 @@ def websites(folder: Path) -> Iterator[str]:
 
 
 def replayed(folder: Path, session: str, number: int, count: int) -> list[bytes]:
-    """So many messages of a session from this number on, by SoupBinTCP, from a site that lives."""
-    place = edge_of(read_deployment(folder)).stations["s2"].replays
+    """`count` messages of a session from this number on, by SoupBinTCP, from a site that is up."""
+    place = edge_of(read_deployment(folder)).publishers["s2"].replays
     stream = soup.SoupStream(allowed=soup.FROM_SERVER)
     found: list[bytes] = []
     with socket.create_connection(place, timeout=60) as client:
@@ -130,10 +130,12 @@ def trades_of(tape: Tape, last: int) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("away", "options"), [(3_000, ()), pytest.param(30_000, ("--rate", 1_000), marks=only_when_asked)]
 )
-def test_who_was_away_gets_the_same_sequence_as_who_stayed(tmp_path: Path, away: int, options: tuple[object]) -> None:
+def test_a_customer_that_was_away_gets_the_same_sequence_as_one_that_stayed(
+    tmp_path: Path, away: int, options: tuple[object]
+) -> None:
     folder, last = tmp_path / "deployment", BEFORE + away + AFTER
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1, "--edge", 2), websites(folder) as web:
-        pages = await_stations(folder, *SITES)
+        pages = await_publishers(folder, *SITES)
         stayed, left = Listener(folder), Listener(folder)
         with fairtape.connect(web, start="beginning") as constant:
             with fairtape.connect(web, start="beginning") as visitor:
@@ -163,7 +165,7 @@ def test_who_was_away_gets_the_same_sequence_as_who_stayed(tmp_path: Path, away:
 
 
 def check_identical(folder: Path, stayed: Listener, left: Listener, back: Listener) -> None:
-    """Every message of every session is the same whoever heard it, however it came."""
+    """Every message of every session is the same at every customer, by every protocol."""
     for session, messages in stayed.heard.items():
         heard = left.heard.get(session, {}) | back.heard.get(session, {})
         assert heard == messages

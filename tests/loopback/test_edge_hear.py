@@ -14,27 +14,27 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.commands import await_line, finish, start
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import post
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import publishing_site
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 
 
 def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    told = history(second=second)
-    plans = catalogue(tmp_path, plan, second)
-    with post(tmp_path, plans) as site:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    entries = history(second=second)
+    plans = plan_store(tmp_path, plan, second)
+    with publishing_site(tmp_path, plans) as site:
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         (host, port), _ = server.addresses
         asked = ("--server", f"{host}:{port}", "--grade", "guaranteed")
         process = start("hear", plans.path(1), "--tag", "FT", "--feeds", "A", "--trades", 240, "--json", *asked)
         try:
             await_line(process, "receiving 3 stripes of plan 1")
-            until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
-            for each in told:
-                site.tell(each)
+            until(lambda: len(site.publisher.status().marks) == 2 and site.is_sending, site.wake)
+            for each in entries:
+                site.feed_entry(each)
             until(lambda: process.poll() is not None, site.wake, server.turn)
         finally:
             process.kill()
@@ -49,7 +49,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
     told_of = [line["kind"] for line in lines if line["kind"] != "trade"]
     assert told_of.count("planchange") == 1
     assert told_of.count("ended") == 3
-    turned = {each.formation for each in told if isinstance(each, FormationChange)}
+    turned = {each.formation for each in entries if isinstance(each, FormationChange)}
     assert {line["formation"] for line in lines if line["kind"] == "reformation"} == turned
 
 
@@ -66,11 +66,11 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         (("hear", "{plan}", "--tag", "FT", "--session", "x"), "--session is 'x'; expected ten letters and digits"),
         (("hear", "{plan}", "--tag", "FT", "--seconds", "0"), "--seconds is 0; give from"),
         (("hear", "{made}", "--tag", "FT"), "--tag is given, and {made}/deployment.toml says"),
-        (("hear", "{made}"), "{made} has no edge; name the stations in its file"),
-        (("edge", "{made}", "s1"), "{made} has no edge; name the stations in its file"),
+        (("hear", "{made}"), "{made} has no edge; list the publishers in its file"),
+        (("edge", "{made}", "s1"), "{made} has no edge; list the publishers in its file"),
         (("edge", "{made}", "s9"), "SITE is 's9'; {made}/deployment.toml names s1"),
         (("operate", "{made}", "plan"), "plan lacks a FILE; name a stripe plan"),
-        (("operate", "{made}", "plan", "{plan}"), "{made} has no edge; name the stations in its file"),
+        (("operate", "{made}", "plan", "{plan}"), "{made} has no edge; list the publishers in its file"),
         (("plan", "stripes", "{folder}/none.csv"), "{folder}/none.csv"),
         (("init", "{folder}/new", "--edge", "0"), "--edge is 0; give from 1 to 32"),
     ],

@@ -1,4 +1,4 @@
-"""Two sites, two feeds, and a network that loses a fifth of each: what customers on real sockets are left with."""
+"""Two sites, two feeds, and a network that loses a fifth of each: what customers on real sockets receive."""
 
 import select
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import Address, UdpSocket, bind
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import expected, post
-from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import expected, publishing_site
+from unit.edge.edge_journals import ANYWHERE, SETTINGS, history, plan_store
 
 LOSS = 0.2
 TOKENS = 700
@@ -32,9 +32,9 @@ PLACES = {
 
 
 class Relay:
-    """Carries what is sent to the groups of one plan to those of another, and loses packets with messages.
+    """Forwards packets from the groups of one plan to those of another, and drops some packets with messages.
 
-    What becomes of a packet depends on its feed and its number alone, so every run loses the same.
+    Whether a packet is dropped depends on its feed and its number alone, so every run loses the same.
     """
 
     def __init__(self, sent: StripePlan, heard: StripePlan) -> None:
@@ -73,11 +73,11 @@ class Relay:
 
 
 class Listener:
-    """A customer, and an exact account of what it was told."""
+    """A customer, and the messages and gaps of each session."""
 
     def __init__(self, plan: StripePlan, servers: list[Address], plans: Callable[[int], StripePlan | None]) -> None:
         options = CustomerOptions(patience=None if servers else PATIENCE)
-        self.ear = MulticastSubscriber(
+        self.subscriber = MulticastSubscriber(
             "FT",
             feeds=("A", "B"),
             servers=servers,
@@ -86,53 +86,56 @@ class Listener:
             options=options,
             plans=plans,
         )
-        self.ear.follow(plan, starts=dict.fromkeys(plan.stripes, 1))
+        self.subscriber.follow(plan, starts=dict.fromkeys(plan.stripes, 1))
         self.messages: dict[str, list[bytes | None]] = {}  # of each session, in order; None is a gap
 
     @property
-    def told(self) -> int:
+    def received(self) -> int:
         return sum(map(len, self.messages.values()))
 
     def turn(self) -> None:
-        for record in self.ear.turn():
+        for record in self.subscriber.turn():
             if isinstance(record, Delivered | Gap):
                 mine = self.messages.setdefault(record.session, [])
                 assert record.first == len(mine) + 1
                 mine += record.messages if isinstance(record, Delivered) else [None] * record.count
 
 
-def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_told_as_gaps_or_nothing_where_it_is_guaranteed(
+def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_as_gaps_or_nothing_where_it_is_guaranteed(
     tmp_path: Path,
 ) -> None:
     near, far = Groups().plan(), Groups().plan()
-    told = history(count=TOKENS, size=6)
-    wanted = expected(near, told)
-    plans = catalogue(tmp_path, near)
-    settings = replace(SETTINGS, stations=PLACES)
+    entries = history(count=TOKENS, size=6)
+    wanted = expected(near, entries)
+    plans = plan_store(tmp_path, near)
+    settings = replace(SETTINGS, publishers=PLACES)
     relay = Relay(near, far)
-    with post(tmp_path, plans, settings=settings) as one, post(tmp_path, plans, settings=settings, name="s2") as other:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
-        effort, surety = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
+    with (
+        publishing_site(tmp_path, plans, settings=settings) as one,
+        publishing_site(tmp_path, plans, settings=settings, name="s2") as other,
+    ):
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
+        best_effort, guaranteed = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
-            until(lambda: one.speaks and other.speaks, one.wake, other.wake)
-            turns = (one.wake, other.wake, relay.turn, server.turn, effort.turn, surety.turn)
-            for each in told:
-                one.tell(each)
-                other.tell(each)
+            until(lambda: one.is_sending and other.is_sending, one.wake, other.wake)
+            turns = (one.wake, other.wake, relay.turn, server.turn, best_effort.turn, guaranteed.turn)
+            for each in entries:
+                one.feed_entry(each)
+                other.feed_entry(each)
                 for turn in turns:
                     turn()
             total = sum(map(len, wanted.values()))
-            until(lambda: effort.told == surety.told == total, *turns)
+            until(lambda: best_effort.received == guaranteed.received == total, *turns)
         finally:
-            effort.ear.close()
-            surety.ear.close()
+            best_effort.subscriber.close()
+            guaranteed.subscriber.close()
             server.close()
             relay.close()
     assert 0.18 < relay.lost / (relay.lost + relay.passed) < 0.22
-    assert surety.messages == wanted
-    missing = sum(messages.count(None) for messages in effort.messages.values())
+    assert guaranteed.messages == wanted
+    missing = sum(messages.count(None) for messages in best_effort.messages.values())
     assert 0 < missing <= 0.045 * total
-    assert missing == effort.ear.customer.counts.missing
-    for session, messages in effort.messages.items():
+    assert missing == best_effort.subscriber.customer.counts.missing
+    for session, messages in best_effort.messages.items():
         assert all(mine in (None, theirs) for mine, theirs in zip(messages, wanted[session], strict=True))

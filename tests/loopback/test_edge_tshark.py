@@ -1,4 +1,4 @@
-"""The edge as somebody else's program sees it: tshark dissects the stream and a re-request exchange as MoldUDP64.
+"""The edge as another program sees it: tshark dissects the stream, a request and its answer as MoldUDP64.
 
 Its dissector of ITCH reads versions before 5.0 only, so the messages themselves are checked by our own. It is given
 what our sockets received, and once it captures by itself while an edge is running.
@@ -26,10 +26,10 @@ from fairtape.formats.itch import messages as itch
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import PATIENCE, Groups, asker, until
-from loopback.test_edge_server import stand
-from loopback.test_edge_station import complete, expected, hearer, post
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
+from loopback.edge_sockets import PATIENCE, Groups, asker, until
+from loopback.test_edge_publisher import complete, expected, packet_receiver, publishing_site
+from loopback.test_retransmit_server import stand
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 
 STREAM_PORT, SERVER_PORT, CUSTOMER_PORT = 31_001, 17_000, 40_000
 LINKTYPE_RAW = 101
@@ -54,7 +54,7 @@ def captured(path: Path, datagrams: Sequence[tuple[int, int, bytes]]) -> Path:
 
 
 def dissected(path: Path, *ports: int) -> list[dict[str, str]]:
-    """What tshark makes of each datagram; none may be malformed."""
+    """The dissection of each datagram by tshark; none may be malformed."""
     names = [f"moldudp64.{name}" for name in FIELDS]
     decodes = [word for port in ports for word in ("-d", f"udp.port=={port},moldudp64")]
     fields = [word for name in ("_ws.malformed", "_ws.expert.severity", *names) for word in ("-e", name)]
@@ -67,12 +67,12 @@ def dissected(path: Path, *ports: int) -> list[dict[str, str]]:
 
 
 class Capture:
-    """tshark on the loopback interface, dissecting while datagrams go by. A word to itself marks beginning and end."""
+    """tshark capturing on the loopback interface. A datagram to itself marks the beginning and the end."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._bell = asker()
-        self._own = self._bell.getsockname()[1]
-        heard = " or ".join(f"udp port {port}" for port in (*ports, self._own))
+        self._marker_socket = asker()
+        self._own = self._marker_socket.getsockname()[1]
+        received = " or ".join(f"udp port {port}" for port in (*ports, self._own))
         names = (
             "udp.dstport",
             "udp.length",
@@ -80,29 +80,29 @@ class Capture:
             "_ws.expert.severity",
             *(f"moldudp64.{name}" for name in FIELDS),
         )
-        command = ["tshark", "-n", "-l", "-i", "lo", "-f", heard, "-T", "fields", "-E", "separator=;"]
+        command = ["tshark", "-n", "-l", "-i", "lo", "-f", received, "-T", "fields", "-E", "separator=;"]
         command += [word for port in ports for word in ("-d", f"udp.port=={port},moldudp64")]
         command += [word for name in (*names, "moldudp64.msgdata") for word in ("-e", name)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.rows: list[list[str]] = []
-        self._bells = 0
+        self._markers = 0
         self._lines: queue.Queue[str | None] = queue.Queue()
         Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
 
-    def await_bell(self) -> None:
-        """Ring until it is heard: all that was sent before has been seen by then. Each bell has a size of its own."""
-        self._bells += 1
+    def await_marker(self) -> None:
+        """Send a marker until it is captured, as everything sent before is by then. Each has its own size."""
+        self._markers += 1
         give_up_at = time.monotonic() + PATIENCE
         while True:
             assert time.monotonic() < give_up_at
-            self._bell.sendto(bytes(self._bells), (LOOPBACK, self._own))
+            self._marker_socket.sendto(bytes(self._markers), (LOOPBACK, self._own))
             with suppress(queue.Empty):
                 while (line := self._lines.get(timeout=0.1)) is not None:
                     port, size, *row = line.rstrip("\n").split(";")
                     if int(port) != self._own:
                         self.rows.append(row)
-                    elif int(size) == UDP_HEADER + self._bells:
+                    elif int(size) == UDP_HEADER + self._markers:
                         return
                 _, errors = self._process.communicate()
                 pytest.skip(f"capturing is not possible here: {' '.join(errors.split())}")
@@ -110,7 +110,7 @@ class Capture:
     def close(self) -> None:
         self._process.terminate()
         self._process.communicate()
-        self._bell.close()
+        self._marker_socket.close()
 
     def _read(self, output: IO[str]) -> None:
         for line in output:
@@ -120,31 +120,31 @@ class Capture:
 
 def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp_path: Path) -> None:
     plan = Groups().plan()
-    told = history()
-    wanted = expected(plan, told)
-    plans = catalogue(tmp_path, plan)
-    with post(tmp_path, plans) as site, hearer(plan) as heard, asker() as client:
-        library = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
-        server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    entries = history()
+    wanted = expected(plan, entries)
+    plans = plan_store(tmp_path, plan)
+    with publishing_site(tmp_path, plans) as site, packet_receiver(plan) as received, asker() as client:
+        archive = ReplayArchive(tmp_path / "s1", SETTINGS, StripePlanStore(tmp_path, 0))
+        server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
         capture = Capture([*(each.endpoint("A").port for each in plan.edge), server.addresses[0][1]])
         try:
-            capture.await_bell()
-            until(lambda: site.speaks, site.wake)
-            for each in told:
-                site.tell(each)
-            until(lambda: complete(heard, wanted), site.wake, server.turn, heard.hear)
+            capture.await_marker()
+            until(lambda: site.is_sending, site.wake)
+            for each in entries:
+                site.feed_entry(each)
+            until(lambda: complete(received, wanted), site.wake, server.turn, received.receive)
             session = next(iter(wanted))
             answers: list[bytes] = []
 
-            def hear() -> None:
+            def receive() -> None:
                 server.turn()
                 with suppress(BlockingIOError):
                     answers.append(client.recv(65_536))
 
-            until(lambda: library.sequence == 241, server.turn)
+            until(lambda: archive.sequence == 241, server.turn)
             client.sendto(encode_request(MoldRequest(session, 3, 20)), server.addresses[0])
-            until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, hear)
-            capture.await_bell()
+            until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, receive)
+            capture.await_marker()
         finally:
             capture.close()
             server.close()
@@ -173,25 +173,25 @@ def check_capture(rows: list[list[str]], wanted: dict[str, list[bytes]], session
 def test_the_stream_with_heartbeats_and_ends_of_sessions_is_moldudp64(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    told = history(second=second)
-    wanted = expected(plan, told, second)
-    with post(tmp_path, catalogue(tmp_path, plan, second)) as site, hearer(second) as heard:
-        until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
-        for each in told:
-            site.tell(each)
+    entries = history(second=second)
+    wanted = expected(plan, entries, second)
+    with publishing_site(tmp_path, plan_store(tmp_path, plan, second)) as site, packet_receiver(second) as received:
+        until(lambda: len(site.publisher.status().marks) == 2 and site.is_sending, site.wake)
+        for each in entries:
+            site.feed_entry(each)
         until(
             lambda: (
-                complete(heard, wanted)
-                and any(packet.ended for packet in heard.packets)
-                and any(not packet.messages and not packet.ended for packet in heard.packets)
+                complete(received, wanted)
+                and any(packet.ended for packet in received.packets)
+                and any(not packet.messages and not packet.ended for packet in received.packets)
             ),
             site.wake,
-            heard.hear,
+            received.receive,
         )
-    path = captured(tmp_path / "stream.pcap", [(40_000, STREAM_PORT, each) for each in heard.datagrams])
+    path = captured(tmp_path / "stream.pcap", [(40_000, STREAM_PORT, each) for each in received.datagrams])
     rows = dissected(path, STREAM_PORT)
-    assert len(rows) == len(heard.packets)
-    for row, packet in zip(rows, heard.packets, strict=True):
+    assert len(rows) == len(received.packets)
+    for row, packet in zip(rows, received.packets, strict=True):
         count = 0xFFFF if packet.ended else len(packet.messages)
         assert (row["session"], int(row["sequence"]), int(row["count"], 0)) == (packet.session, packet.number, count)
         lengths = [int(each) for each in row["msglen"].split(",") if each]
@@ -207,16 +207,16 @@ def test_a_re_request_and_its_answer_are_moldudp64(tmp_path: Path) -> None:
         client.sendto(request, made.requests)
         answers: list[bytes] = []
 
-        def hear() -> None:
+        def receive() -> None:
             made.server.turn()
             with suppress(BlockingIOError):
                 answers.append(client.recv(65_536))
 
-        until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 40, hear)
+        until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 40, receive)
         exchange = [(CUSTOMER_PORT, SERVER_PORT, request)]
         exchange += [(SERVER_PORT, CUSTOMER_PORT, each) for each in answers]
         asked, *answered = dissected(captured(tmp_path / "exchange.pcap", exchange), SERVER_PORT)
         assert (asked["session"], asked["sequence"]) == (made.session, "3")
-        assert (asked["request"], asked["count"]) == ("1", "40")  # it knows a request by what it lacks
+        assert (asked["request"], asked["count"]) == ("1", "40")  # tshark recognizes a request by what it lacks
         assert [int(row["sequence"]) for row in answered] == [moldudp64.decode(each).number for each in answers]
         assert sum(int(row["count"]) for row in answered) == 40

@@ -1,4 +1,4 @@
-"""A plan that the pipeline's planner made is installed in a running network, and nobody loses or doubles a message."""
+"""A plan that the pipeline's planner made is installed in a running network, and no message is lost or doubled."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from fairtape.pipeline.stripes.burst_model import expected_windows
 from fairtape.pipeline.stripes.packing import Likeness
 from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study, propose
 from loopback.commands import await_line, finish, interrupt, run, start
-from loopback.test_edge import await_stations, check_order, heard, hearing, publish
+from loopback.test_edge import await_publishers, check_order, heard, hearing, publish
 
 SITES = ("s1", "s2", "s3", "s4")
 UNDER_LOAD = 6_000  # trades, in the midst of which the plan changes
@@ -35,7 +35,7 @@ DAY_MESSAGES = 1_200_000  # of the busiest symbol; the others have less and less
 
 @contextmanager
 def network(folder: Path) -> Iterator["Popen[str]"]:
-    """Four sites far from one another, which ask nothing special of this machine."""
+    """Four sites with long delays, which need nothing special of this machine."""
     assert run("init", folder, "--sites", len(SITES), "--profile", "wan", "--reformers", 1, "--edge", 4)[0] == 0
     file = folder / FILE
     file.write_text(file.read_text().replace('real_time = "auto"', "real_time = false"))
@@ -49,7 +49,7 @@ def network(folder: Path) -> Iterator["Popen[str]"]:
 
 
 def history(symbols: tuple[str, ...]) -> Study:
-    """Ten days of symbols, of which a few have most messages, in families that have their good days together."""
+    """Ten days of symbols: a few have most messages, and families of symbols are busy on the same days."""
     chance = np.random.default_rng(3)
     families = np.arange(len(symbols)) // FAMILY
     means = DAY_MESSAGES / (1.0 + chance.permutation(len(symbols)))
@@ -66,10 +66,10 @@ def history(symbols: tuple[str, ...]) -> Study:
 def proposal_after(plan: StripePlan) -> Proposal:
     """The next plan, for narrower stripes than the one in force has."""
     narrow = tuple(replace(stripe, bits_per_s_max=EDGE_BITS_PER_S) for stripe in plan.edge)
-    wish = PlanRequest(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
+    request = PlanRequest(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
     symbols = tuple(symbol for stripe in plan.edge for symbol in stripe.symbols)
     return propose(
-        history(symbols), wish, previous=replace(plan, edge=narrow), midnight_at=plan.midnight_at, feeds=plan.feeds
+        history(symbols), request, previous=replace(plan, edge=narrow), midnight_at=plan.midnight_at, feeds=plan.feeds
     )
 
 
@@ -78,7 +78,7 @@ def test_a_planners_plan_comes_into_force_under_load_without_a_lost_or_doubled_m
     """Every trade is in all journals once, and at the customer once, with the plan before or with the one after."""
     folder, total = tmp_path / "deployment", UNDER_LOAD + AFTERWARDS
     with network(folder) as process:
-        await_stations(folder, *SITES)
+        await_publishers(folder, *SITES)
         before = read_plan(folder / "plans" / "00001.toml")
         proposal = proposal_after(before)
         assert proposal.moved > 0
@@ -104,7 +104,7 @@ def test_a_planners_plan_comes_into_force_under_load_without_a_lost_or_doubled_m
 
 
 def check_journals(journals: list[Path], trades: list[dict[str, object]]) -> None:
-    """All sites hold one sequence, and it is what the customer heard."""
+    """All sites hold the same sequence, and the customer received it."""
     proofs = [verify(journal) for journal in journals]
     assert all(proof.sound for proof in proofs)
     found = compare(journals)

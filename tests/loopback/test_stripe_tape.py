@@ -15,37 +15,37 @@ from fairtape.market.stripe_files import to_toml
 from fairtape.market.symbols import VENUE_NAMES
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import Groups, until
-from loopback.test_edge_station import Post, post
+from loopback.edge_sockets import Groups, until
+from loopback.test_edge_publisher import PublishingSite, publishing_site
+from unit.edge.edge_journals import SETTINGS, history, plan_store
 from unit.edge.edge_values import trade
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history
 
 COUNT = 240
 
 
 @contextmanager
 def server_of(folder: Path) -> Iterator[RetransmitServer]:
-    library = ReplayArchive(folder / "s1", SETTINGS, StripePlanStore(folder, 0))
-    made = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    archive = ReplayArchive(folder / "s1", SETTINGS, StripePlanStore(folder, 0))
+    made = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
     try:
         yield made
     finally:
         made.close()
 
 
-def release(site: Post, server: RetransmitServer, tape: Tape, told: list[object]) -> None:
-    """Tell the site all of it, while its server serves and the tape listens."""
-    for each in told:
-        site.tell(each)  # type: ignore[arg-type]  # what `history` makes
+def release(site: PublishingSite, server: RetransmitServer, tape: Tape, entries: list[object]) -> None:
+    """Give the site all entries, while its server serves and the tape listens."""
+    for each in entries:
+        site.feed_entry(each)  # type: ignore[arg-type]  # what `history` makes
     until(lambda: tape.waiting >= COUNT, site.wake, server.turn)
 
 
-def test_stripes_are_heard_as_a_tape_though_the_plan_changes(tmp_path: Path) -> None:
+def test_stripes_are_received_as_a_tape_though_the_plan_changes(tmp_path: Path) -> None:
     groups = Groups()
     plan, second = groups.plan(), groups.plan(2, stripes=3)
-    plans = catalogue(tmp_path, plan, second)
-    with post(tmp_path, plans) as site, server_of(tmp_path) as server:
-        until(lambda: len(site.station.status().marks) == 2 and site.speaks, site.wake)
+    plans = plan_store(tmp_path, plan, second)
+    with publishing_site(tmp_path, plans) as site, server_of(tmp_path) as server:
+        until(lambda: len(site.publisher.status().marks) == 2 and site.is_sending, site.wake)
         host, port = server.addresses[0]
         target = f"mold://FT@{plans.path(1)}?servers={host}:{port}&feeds=A"
         with fairtape.connect(target, start="beginning") as tape:
@@ -83,13 +83,13 @@ def test_stripes_are_heard_as_a_tape_though_the_plan_changes(tmp_path: Path) -> 
 def test_a_mistake_is_one_sentence(tmp_path: Path, target: str, options: dict[str, object], sentence: str) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(to_toml(Groups().plan()))
-    with pytest.raises(ClientError) as told:
+    with pytest.raises(ClientError) as entries:
         fairtape.connect(target.format(plan=path), **options)  # type: ignore[arg-type]
-    assert sentence in str(told.value)
-    assert "\n" not in str(told.value)
+    assert sentence in str(entries.value)
+    assert "\n" not in str(entries.value)
 
 
-def test_stripes_have_no_past_to_look_at(tmp_path: Path) -> None:
+def test_stripes_have_no_past_to_read(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(to_toml(Groups().plan()))
     with (

@@ -28,7 +28,7 @@ from loopback.web_customers import (
     receive_through,
     served,
 )
-from unit.client.tape_values import SYMBOLS
+from unit.tape.tape_values import SYMBOLS
 
 QUICK = 0.2  # seconds
 

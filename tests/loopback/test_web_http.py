@@ -19,7 +19,7 @@ from fairtape.tape.batches import SCHEMA
 from fairtape.web import api, request_timeout
 from fairtape.web import history as ranges
 from loopback.web_customers import PATIENCE, await_status, customer, get, get_json, make_site, served
-from unit.client.tape_values import trade
+from unit.tape.tape_values import trade
 
 
 def test_the_status_reports_customers_and_delays(tmp_path: Path) -> None:

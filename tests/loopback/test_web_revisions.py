@@ -26,7 +26,7 @@ from loopback.web_customers import (
     receive_through,
     served,
 )
-from unit.client.tape_values import trade
+from unit.tape.tape_values import trade
 from unit.web.web_values import Site
 
 RIGHT = Published(trade(8).venue, "ABC", 5 * ONE, 7 * ONE, trade(8).traded_at, 1 << 63)

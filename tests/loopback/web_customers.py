@@ -13,7 +13,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from fairtape.tape.serialization import unbundled
+from fairtape.tape.serialization import decode_batch
 from fairtape.web.broadcast import Limits
 from fairtape.web.server import Running, ServedSite, running
 from unit.web.web_values import NOW, Site, numbers_of, payload_of
@@ -46,7 +46,7 @@ def receive(connection: ClientConnection) -> list[Any]:
     """The next message: the numbers of its trades, or the object that it is."""
     content = connection.recv(timeout=PATIENCE)
     if isinstance(content, bytes):
-        return list(numbers_of(unbundled(content, NOW)[0]))
+        return list(numbers_of(decode_batch(content, NOW)[0]))
     received = json.loads(content)
     return [trade["sequence"] for trade in received["trades"]] if received["kind"] == "trades" else [received]
 
@@ -152,7 +152,7 @@ class SlowCustomer:
             if opcode == 9:
                 continue
             if opcode == 2:
-                found += numbers_of(unbundled(payload, NOW)[0])
+                found += numbers_of(decode_batch(payload, NOW)[0])
             else:
                 received = json.loads(payload)
                 found += [t["sequence"] for t in received["trades"]] if received["kind"] == "trades" else [received]

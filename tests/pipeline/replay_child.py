@@ -8,14 +8,14 @@ from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from unit.edge_runtime.edge_journals import SETTINGS
+from unit.edge.edge_journals import SETTINGS
 
 
 def main(folder: str, journal: str) -> None:
     library = ReplayArchive(Path(journal), SETTINGS, StripePlanStore(Path(folder), 0))
     while library.keep_up():
         pass
-    server = RetransmitServer(SETTINGS, SETTINGS.stations["s1"], library, SharedClock(), interface=LOOPBACK)
+    server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], library, SharedClock(), interface=LOOPBACK)
     host, port = server.addresses[1]
     sys.stdout.write(f"{host}:{port}\n")
     sys.stdout.flush()

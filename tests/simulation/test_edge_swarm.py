@@ -1,4 +1,4 @@
-"""A swarm at the edge: one seed draws losses, plans, Breaks, deaths and restarts; every account is checked."""
+"""A swarm test of the edge: one seed draws losses, plans, Breaks, crashes and restarts; every customer is checked."""
 
 from functools import partial
 from random import Random
@@ -13,21 +13,21 @@ from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.market.stripes import StripePlan
-from simulation.edge_town import FEEDS, SERVERS, Household, Town
+from simulation.edge_region import FEEDS, SERVERS, CustomerNode, SimulatedRegion
 from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
 
 TOKENS = 300
 
 
-class Upheaval:
-    """One drawn history: what happens at which token."""
+class FaultSchedule:
+    """One random schedule: the faults and changes, by token."""
 
     def __init__(self, seed: int) -> None:
         chance = Random(seed)
         self.orders = tokens(TOKENS, chance.randrange(1, 6))
-        farewell = RemulticastOptions(farewell_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
+        farewell = RemulticastOptions(closing_period=chance.choice([30 * MILLISECOND, 30 * SECOND]))
         loss = chance.choice([0.0, 0.05, 0.2, 0.4])
-        self.town = Town(edition(), seed=seed, loss=loss, outlet_options=farewell)
+        self.region = SimulatedRegion(edition(), seed=seed, loss=loss, remulticast_options=farewell)
         places = sorted(chance.sample(range(10, TOKENS), 5))
         self.changes: list[tuple[int, FormationChange | StripePlan]] = []
         version = 1
@@ -43,44 +43,44 @@ class Upheaval:
         self.told_ahead = chance.randrange(0, 8)
 
     def play(self) -> None:
-        """Release everything, with all that was drawn."""
-        town = self.town
+        """Release everything, with all faults and changes."""
+        region = self.region
         for number, ordered in enumerate(self.orders):
-            town.at(NOON + number * MILLISECOND, partial(self._step, number, ordered))
-        town.start()
-        town.run(NOON + TOKENS * MILLISECOND + 5 * SECOND)
+            region.at(NOON + number * MILLISECOND, partial(self._step, number, ordered))
+        region.start()
+        region.run(NOON + TOKENS * MILLISECOND + 5 * SECOND)
 
     def _step(self, number: int, ordered: Ordered) -> None:
-        town = self.town
-        station = town.stations[self.dies]
+        region = self.region
+        site = region.sites[self.dies]
         for place, change in self.changes:
             if max(place - self.told_ahead, 0) == number:
-                for each in town.stations.values():
-                    self._tell(each.outlet, change, place)
+                for each in region.sites.values():
+                    self._tell(each.remulticaster, change, place)
                     if isinstance(change, StripePlan):
                         each.server.follow(change)
         if number == self.dies_at:
-            station.alive = False
+            site.alive = False
         if number == self.returns_at:
-            station.alive = True
-            station.outlet.resume(self._recovered(number), town.now)
+            site.alive = True
+            site.remulticaster.resume(self._recovered(number), region.now)
             for place, change in self.changes:
                 if place >= number and max(place - self.told_ahead, 0) <= number:
-                    self._tell(station.outlet, change, place)
-        town._deliver(ordered)
-        for home in town.households:
-            self._follow(home)
+                    self._tell(site.remulticaster, change, place)
+        region._deliver(ordered)
+        for node in region.customers:
+            self._follow(node)
 
     def _recovered(self, number: int) -> StripePosition:
-        """What a journal proves to a receiver that returns."""
-        striper = StripeSequencer(StripePosition.fresh(edition()))
-        striper.begin()
+        """The position that a journal proves to a receiver that returns."""
+        sequencer = StripeSequencer(StripePosition.fresh(edition()))
+        sequencer.begin()
         for place, change in self.changes:
             if place < number:
-                self._tell(striper, change, place)
+                self._tell(sequencer, change, place)
         for ordered in self.orders[:number]:
-            striper.deliver(ordered)
-        return striper.standing
+            sequencer.deliver(ordered)
+        return sequencer.position
 
     def _tell(
         self, listener: StripeSequencer | Remulticaster, change: FormationChange | StripePlan, place: int
@@ -91,44 +91,44 @@ class Upheaval:
         else:
             listener.turn(change)
 
-    def _follow(self, home: Household) -> None:
-        """The application follows each plan as soon as it is told of it."""
-        for record in home.records:
-            if isinstance(record, PlanChange) and record.version not in home.followed:
-                home.followed.add(record.version)
+    def _follow(self, node: CustomerNode) -> None:
+        """The application follows each plan as soon as it is reported."""
+        for record in node.records:
+            if isinstance(record, PlanChange) and record.version not in node.followed:
+                node.followed.add(record.version)
                 for _, change in self.changes:
                     if isinstance(change, StripePlan) and change.version <= record.version:
-                        self.town.follow(home, change, change.stripes)
+                        self.region.follow(node, change, change.stripes)
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
-def test_every_customer_has_an_exact_account_of_every_upheaval(seed: int) -> None:
-    upheaval = Upheaval(seed)
-    town = upheaval.town
-    sure = town.household(
+def test_every_customer_gets_exactly_what_was_released(seed: int) -> None:
+    schedule = FaultSchedule(seed)
+    region = schedule.region
+    guaranteed = region.add_customer(
         Customer(
             "FT", servers=tuple(SERVERS.values()), options=CustomerOptions(patience=None, retry_period=10 * MILLISECOND)
         )
     )
-    hopeful = town.household(Customer("FT"))
+    best_effort = region.add_customer(Customer("FT"))
     first = edition().plan
-    for home in (sure, hopeful):
-        town.follow(home, first, first.stripes, starts=dict.fromkeys(first.stripes, 1))
-    upheaval.play()
-    assert sure.missing() == 0
-    assert sorted(sure.numbers()) == sequences(upheaval.orders)
-    assert len(set(hopeful.numbers())) == len(hopeful.numbers())
-    assert set(hopeful.numbers()) <= set(sequences(upheaval.orders))
-    for home in (sure, hopeful):
+    for node in (guaranteed, best_effort):
+        region.follow(node, first, first.stripes, starts=dict.fromkeys(first.stripes, 1))
+    schedule.play()
+    assert guaranteed.missing() == 0
+    assert sorted(guaranteed.numbers()) == sequences(schedule.orders)
+    assert len(set(best_effort.numbers())) == len(best_effort.numbers())
+    assert set(best_effort.numbers()) <= set(sequences(schedule.orders))
+    for node in (guaranteed, best_effort):
         following: dict[str, int] = {}
-        for record in home.records:
+        for record in node.records:
             if isinstance(record, Delivered | Gap):
                 assert record.first == following.get(record.session, 1)
                 count = len(record.messages) if isinstance(record, Delivered) else record.count
                 following[record.session] = record.first + count
-    numbers = {number: place for place, number in enumerate(sure.numbers())}
-    for place, change in upheaval.changes:
-        boundary = upheaval.orders[place].sequence
+    numbers = {number: place for place, number in enumerate(guaranteed.numbers())}
+    for place, change in schedule.changes:
+        boundary = schedule.orders[place].sequence
         if isinstance(change, StripePlan):
             before = max(place for number, place in numbers.items() if number < boundary)
             after = min(place for number, place in numbers.items() if number >= boundary)

@@ -17,7 +17,7 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND
 from fairtape.formats.itch.columns import from_arrow, to_arrow
 from fairtape.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
-from unit.client.tape_values import trades
+from unit.tape.tape_values import trades
 
 SOUND: Figures = {
     "messages_per_s": 1_000_000,

@@ -16,7 +16,7 @@ from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, DemoWorld
 from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.market.trades import encode
 from fairtape.ring.membership.formation import Formation
-from unit.apps.ticker_values import a_trade
+from unit.tape.ticker_values import a_trade
 
 NOW = 1_767_225_600 * SECOND
 WORLD = DemoWorld(seconds=20.0, loss=0.01, rate=400.0, seed=1, groups=None, transport="a mesh of unicasts, as asked")

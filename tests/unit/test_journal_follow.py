@@ -11,7 +11,7 @@ from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalFollower, JournalReader
 from fairtape.journal.follow import first_sequence, released_end
-from unit.client.tape_values import append, order, write
+from unit.tape.tape_values import append, order, write
 from unit.test_tape import change
 
 ROWS_MAX = 100

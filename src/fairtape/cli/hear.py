@@ -249,7 +249,7 @@ def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
         return _plan_or_none(plans.path(version))
 
     run = RunFolder(deployment.folder)
-    publishers = [site.edge for site in run.statuses_of(SiteStatus, list(settings.stations)).values()]
+    publishers = [site.edge for site in run.statuses_of(SiteStatus, list(settings.publishers)).values()]
     servers_here = [edge.server for edge in run.statuses_of(EdgeStatus, edge_names(deployment)).values()]
     versions = [each.plan or 0 for each in (*publishers, *servers_here) if each is not None]
     version = max(versions, default=0) or settings.first_plan
@@ -258,8 +258,8 @@ def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
         raise UserError(
             f"no stripe plan is in force in {deployment.folder}; set one with: fairtape operate … plan FILE"
         )
-    servers = tuple(place.requests for place in settings.stations.values())
-    host = deployment.nodes[next(iter(settings.stations))].host
+    servers = tuple(place.requests for place in settings.publishers.values())
+    host = deployment.nodes[next(iter(settings.publishers))].host
     return EdgeTarget(settings.tag, plan, later, servers, interface or interface_at(host))
 
 

@@ -90,7 +90,7 @@ def _deliveries(journal: "JournalReader") -> Iterator[object]:
     decoder = EntryDecoder(first_sequence(journal))
     with closing(JournalFollower.of_journal(journal, from_sequence=decoder.due)) as follower:
         while found := follower.read(ROWS_MAX):
-            yield from decoder.opened(found, time.time_ns())
+            yield from decoder.decode(found, time.time_ns())
 
 
 def _write(path: Path, suffix: str, numbers: "Numbers", trades: "Trades") -> None:

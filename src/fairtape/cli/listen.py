@@ -210,11 +210,11 @@ def _run_ring(
 ) -> list[str]:
     """Start a ring and print what it releases; the sentences about what failed, which are printed as well."""
     from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
-    from fairtape.net.loopback import loopback_book, loopback_groups, transport_text
     from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
     from fairtape.deployment.process.children import ChildProcesses, Interrupts
     from fairtape.deployment.process.temporary_site import run_site
     from fairtape.journal import JournalFollower
+    from fairtape.net.loopback import loopback_book, loopback_groups, transport_text
 
     check_within("--sites", sites, 1, SITES_MAX)
     refuse_overload(sites=sites, profile=profile, cores=cores_here())

@@ -128,10 +128,10 @@ def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
 
 
 def _edge_table(deployment: Deployment, statuses: Statuses) -> Table:
-    table = Table("station", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
+    table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
-    for name in deployment.edge.stations:
+    for name in deployment.edge.publishers:
         site, edge = statuses.get(name), statuses.get(f"{name}{BESIDE}")
         publisher = site.edge if isinstance(site, SiteStatus) else None
         table.add_row(name, *_edge_cells(publisher, edge if isinstance(edge, EdgeStatus) else None))

@@ -19,7 +19,7 @@ from fairtape.storage.trade_files import DBN, ITCH, TABLES, is_one_of, read_reco
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
 from fairtape.tape.records import ABSENT
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 
 SUFFIXES: Final = (*TABLES, *DBN, *ITCH)
 
@@ -70,11 +70,11 @@ class FileFeed:
 
     def last_sales(self) -> LastSales:
         """As of the end of the file, all of which is read; without broken trades."""
-        sales, through = ColumnSales(1), 0
+        sales, through = Sales(1), 0
         for batch in self._batches(self._opened()):
-            sales.note(batch.where(~np.isin(batch.trades["trade_id"], self._broken)))
+            sales.apply(batch.where(~np.isin(batch.trades["trade_id"], self._broken)))
             through = batch.last
-        return LastSales(1, through, sales.lot())
+        return LastSales(1, through, sales.last_sales())
 
     def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
         if is_one_of(self._path, TABLES):

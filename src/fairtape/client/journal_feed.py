@@ -28,7 +28,7 @@ from fairtape.tape.feed import (
     Start,
 )
 from fairtape.tape.records import Fresh, Notice, Stale
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 from fairtape.wire.frames import NodeId
 
 SNAPSHOT_BACK_MAX: Final = 1_000_000  # sequence numbers that are read back for the last trade of each symbol
@@ -58,7 +58,7 @@ class JournalFeed:
         with closing(JournalFollower.of_journal(self._journal, from_sequence=self._due)) as follower:
             while not self._stopped:
                 found = follower.read(ROWS_MAX)
-                yield from decoder.opened(found, time.time_ns())
+                yield from decoder.decode(found, time.time_ns())
                 if not found:
                     if not self.endless:
                         return
@@ -102,13 +102,13 @@ def starting_position(
 def last_sales(journal: JournalReader, end: int) -> LastSales:
     """The last valid trade of each symbol before number `end`, at most `SNAPSHOT_BACK_MAX` numbers back."""
     first = max(first_sequence(journal), end - SNAPSHOT_BACK_MAX)
-    sales, decoder = ColumnSales(first), EntryDecoder(first)
+    sales, decoder = Sales(first), EntryDecoder(first)
     with closing(JournalFollower.of_journal(journal, from_sequence=first)) as follower:
         while decoder.due < end and (found := follower.read(ROWS_MAX)):
             entries = [each for each in found if isinstance(each, JournalEntry) and each.ordered.sequence < end]
-            for delivery in decoder.opened(entries, time.time_ns()):
-                sales.note(delivery)
-    return LastSales(first, decoder.due - 1, sales.lot())
+            for delivery in decoder.decode(entries, time.time_ns()):
+                sales.apply(delivery)
+    return LastSales(first, decoder.due - 1, sales.last_sales())
 
 
 class DeploymentFeed:
@@ -141,7 +141,7 @@ class DeploymentFeed:
             while not self._stopped:
                 yield from notices(self._failover.check())
                 found = follower.read(ROWS_MAX)
-                yield from decoder.opened(found, time.time_ns())
+                yield from decoder.decode(found, time.time_ns())
                 if not found:
                     if self._failover.is_over:
                         return

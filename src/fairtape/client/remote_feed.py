@@ -27,7 +27,7 @@ from fairtape.market.trades import blank_trades
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, join_batches
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
 from fairtape.tape.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
-from fairtape.tape.serialization import BadBundle, parse_notice, unbundled
+from fairtape.tape.serialization import BadBatch, decode_batch, parse_notice
 
 PATH: Final = "/v1/ticker"
 OPEN_PERIOD_MAX: Final = 10.0  # seconds for a connection and the answer to a subscription
@@ -253,12 +253,12 @@ class ServerConnection:
         now = time.time_ns()
         try:
             if isinstance(content, bytes):
-                return self._traded(unbundled(content, now)[0])
+                return self._traded(decode_batch(content, now)[0])
             fields = _object(content)
             if fields.get("kind") in ("end", "error"):
                 return self._ended(fields)
             record = parse_notice(fields, now)
-        except BadBundle as error:
+        except BadBatch as error:
             raise ClientError(f"a server sent what is no record ({error}); is it of this version?") from None
         if isinstance(record, Snapshot):
             self._snapshot, self._sales = record, []

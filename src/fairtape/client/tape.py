@@ -128,7 +128,7 @@ class Tape:
     def snapshot(self) -> dict[str, Trade]:
         """The last trade of each symbol as of now, independent of what was read, as far back as the feed looks."""
         with as_client_error():
-            batch = self._selection.of_batch(self._feed.last_sales().lot)
+            batch = self._selection.of_batch(self._feed.last_sales().batch)
         return {trade.symbol: trade for trade in batch.records()}
 
     @property

@@ -180,7 +180,7 @@ class CustomerRegion:
             for packet in _packets(heard.receive(DATAGRAMS_MAX)):
                 for ear in self._ears:
                     if not self._loses():
-                        ear.customer.hear(packet, now, feed=feed)
+                        ear.customer.receive_packet(packet, now, feed=feed)
         self._hear_repairs(now)
         for ear in self._ears:
             ear.customer.wake(now)

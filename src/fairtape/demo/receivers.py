@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import nlargest
 from pathlib import Path
 from typing import Final
 
@@ -148,7 +147,7 @@ class Speaker:
     def assign(self, formation: int, feeds: tuple[str, ...], now: Instant) -> None:
         """Speak on the feeds that a formation leaves to this receiver."""
         self._delay = SPEECH_DELAY if feeds else SILENT_DELAY
-        self._outlet.speak_on(feeds, now)
+        self._outlet.set_feeds(feeds, now)
         if not self.formation:
             self._outlet.start(now)
         self.formation = formation
@@ -212,6 +211,6 @@ class TickerScreen:
             else:
                 self._ticker.turn(each)
         self._waiting.clear()
-        rows = nlargest(SALES_MAX, self._ticker.sales, key=lambda row: row.volume.trades)
-        sales = tuple((row.last, row.volume.quantity) for row in rows if row.last is not None)
+        busiest = [(each.last, each.volume.quantity) for each in self._ticker.sales.busiest(SALES_MAX)]
+        sales = tuple((last, quantity) for last, quantity in busiest if last is not None)
         return TickerNews(len(self._ticker.sales), sales)

@@ -28,7 +28,7 @@ def run_retransmitters(link: ChildLink, region: int, journals: Mapping[str, Path
             name = name_of(site)
             library = ReplayArchive(journals[name], edge.settings, StripePlanStore(edge.folder, edge.settings.core))
             server = RetransmitServer(
-                edge.settings, edge.settings.stations[name], library, SharedClock(), interface=LOOPBACK
+                edge.settings, edge.settings.publishers[name], library, SharedClock(), interface=LOOPBACK
             )
             closing.callback(server.close)
             servers.append(server)

@@ -70,7 +70,7 @@ class EdgePlan:
 
     def servers_of(self, region: Region) -> tuple[Address, ...]:
         """The retransmit servers of a region, beside its first receivers."""
-        return tuple(self.settings.stations[name_of(site)].requests for site in stations_of(region))
+        return tuple(self.settings.publishers[name_of(site)].requests for site in stations_of(region))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def _edge_plan(folder: Path, groups: Groups | None) -> EdgePlan:
     endpoints = [endpoint for stripe in stripes.edge for _, endpoint in stripe.feeds]
     return EdgePlan(
         stripes=stripes,
-        settings=EdgeSettings(tag=TAG, core=CORE, stations=stations, first_plan=1, ttl=0, guaranteed=(LOOPBACK,)),
+        settings=EdgeSettings(tag=TAG, core=CORE, publishers=stations, first_plan=1, ttl=0, guaranteed=(LOOPBACK,)),
         folder=folder,
         routes={
             each: (each.address, each.port) if groups is not None else (LOOPBACK, ports.pop()) for each in endpoints

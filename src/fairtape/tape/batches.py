@@ -1,8 +1,8 @@
-"""Lots: many trades at once, as columns. What travels from a feed to its reader; single records are made at the end.
+"""Batches: many trades as columns. Feeds hand over batches; records of single trades are made last, if at all.
 
-A lot is two arrays of equal length: the trades as they were published (64 bytes each, not copied on their way from a
-journal), and where each stands and when it was where. So filters, slices and counts cost some nanoseconds for a trade,
-and whoever wants Arrow never pays for a Python object per trade.
+A batch is two arrays of equal length: the trades as they were published (64 bytes each, not copied from the journal),
+and their places in the order with their times. So filters, slices and counts take some nanoseconds per trade, and a
+reader of Arrow needs no Python object per trade.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,18 @@ from fairtape.market.symbols import SYMBOL_MAX, Symbol
 from fairtape.market.trades import TRADE_DTYPE, Trades
 from fairtape.tape.records import ABSENT, Trade
 
-# Trades as an Arrow table with the columns that fairtape's own files have: what a Parquet file of trades is made of.
-#
-# Prices and quantities are decimals with nine places, exactly the integers of the record; times count nanoseconds. A
-# record without a venue has an empty one. `runtime.tradefiles` reads the columns back, value for value.
-
 Table: TypeAlias = Any  # of pyarrow, which declares no types
 
 FIXED: Final = pa.decimal128(38, DECIMALS)
 
 
 def trades_to_arrow(trades: Trades) -> Table:
-    """The trades in their order, one in each row. Where no trade has a venue, there is no such column."""
+    """Trades as an Arrow table, one per row, for a Parquet file of trades.
+
+    Prices and quantities are decimals with nine places, exactly the integers of the record; times are nanoseconds. A
+    trade without a venue has an empty one; where none has a venue, there is no such column.
+    `fairtape.storage.trade_files` reads the columns back, value for value.
+    """
     columns = {
         "traded_at_ns": pa.array(trades["traded_at"].astype(np.int64)),
         "symbol": _names(trades["symbol"]),
@@ -54,7 +54,7 @@ def _names(names: Values) -> Table:
 
 
 def decimals(values: Values) -> Table:
-    """A decimal is one integer of 128 bits; the upper half only repeats the sign."""
+    """Integers of 1e-9 as Arrow decimals: 128 bits each, of which the upper half only repeats the sign."""
     halves = np.empty((len(values), 2), np.int64)
     halves[:, 0] = values
     halves[:, 1] = values >> 63
@@ -62,9 +62,9 @@ def decimals(values: Values) -> Table:
 
 
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
-Places: TypeAlias = npt.NDArray[np.void]
+PlaceRows: TypeAlias = npt.NDArray[np.void]
 
-ROWS_MAX: Final = 1 << 16  # of a lot, but for the last token of a bunch: so large pieces are worked on at once
+ROWS_MAX: Final = 1 << 16  # of a batch; the last token may exceed it
 NAMES_MAX: Final = 1 << 16  # symbols and venues whose text is remembered
 
 PLACE_DTYPE: Final = np.dtype(
@@ -84,7 +84,7 @@ PLACE_DTYPE: Final = np.dtype(
     ],
     align=True,
 )
-"""An array of it says where trades stand; times that do not exist are ABSENT."""
+"""The places of trades in the order, and their times; times that do not exist are ABSENT."""
 
 _TIMES: Final = ("acknowledged_at", "commit_at", "released_at", "received_at", "clock_bound")
 _NAMES: Final = pa.dictionary(pa.int32(), pa.string())
@@ -108,31 +108,29 @@ SCHEMA: Final = pa.schema(
         pa.field("late", pa.bool_(), nullable=False),
     ]
 )
-"""The columns of a batch. Prices and quantities are decimals with nine places, times count nanoseconds.
+"""The columns of a batch. Prices and quantities are decimals with nine places, times are nanoseconds.
 
-The names are those that `fairtape publish` looks for in a file, so a tape that was saved as Parquet can be published.
+`fairtape publish` looks for these names in a file, so a tape that was saved as Parquet can be published.
 """
 
 
 class TradeBatch(NamedTuple):
-    """Trades with ascending places in the order."""
+    """Trades in the order of their numbers, and their places."""
 
     trades: Trades
-    places: Places
+    places: PlaceRows
 
     @property
     def rows(self) -> int:
-        """How many trades (`len` of a tuple counts its parts)."""
+        """The number of trades; `len` of a tuple counts its fields."""
         return len(self.trades)
 
     @property
     def first(self) -> int:
-        """The number of the first one."""
         return int(self.places["sequence"][0])
 
     @property
     def last(self) -> int:
-        """The number of the last one."""
         return int(self.places["sequence"][-1])
 
     def slice(self, start: int, end: int | None = None) -> "TradeBatch":
@@ -140,7 +138,7 @@ class TradeBatch(NamedTuple):
         return TradeBatch(self.trades[start:end], self.places[start:end])
 
     def where(self, chosen: Values) -> "TradeBatch":
-        """The trades that a mask or a list of rows chooses."""
+        """The trades chosen by a mask or by row numbers."""
         return TradeBatch(self.trades[chosen], self.places[chosen])
 
     def only(self, symbols: Arrow) -> "TradeBatch":
@@ -156,12 +154,12 @@ class TradeBatch(NamedTuple):
         return rows
 
     def records(self) -> Iterator[Trade]:
-        """One value for each trade. No step of it runs Python code, so a Ctrl-C never comes between two of them."""
+        """One record per trade. No step runs Python code, so a Ctrl-C never comes between two records."""
         trades, places = self.trades, self.places
         columns = [
             *(places[name].tolist() for name in PLACE_DTYPE.names or () if name not in (*_TIMES, "late")),
-            _texts(trades["symbol"]),
-            _texts(trades["venue"]),
+            texts(trades["symbol"]),
+            texts(trades["venue"]),
             *(trades[name].tolist() for name in ("price", "quantity", "trade_id", "flags", "traded_at")),
             *(_times(places[name]) for name in _TIMES),
             places["late"].tolist(),
@@ -169,7 +167,7 @@ class TradeBatch(NamedTuple):
         return map(tuple.__new__, repeat(Trade), zip(*columns, strict=True))
 
     def to_arrow(self) -> Arrow:
-        """The lot as a RecordBatch of SCHEMA."""
+        """The batch as a RecordBatch of SCHEMA."""
         trades, places = self.trades, self.places
         columns = [
             *(pa.array(places[name]) for name in PLACE_DTYPE.names or () if name not in (*_TIMES, "late")),
@@ -184,40 +182,40 @@ class TradeBatch(NamedTuple):
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def join_batches(lots: Sequence[TradeBatch]) -> TradeBatch:
-    """Lots that follow one another as one."""
-    if len(lots) == 1:
-        return lots[0]
-    trades = np.concatenate([records_of(lot.trades) for lot in lots]).view(TRADE_DTYPE)
-    return TradeBatch(trades, np.concatenate([records_of(lot.places) for lot in lots]).view(PLACE_DTYPE))
+def join_batches(batches: Sequence[TradeBatch]) -> TradeBatch:
+    """Consecutive batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    trades = np.concatenate([raw_rows(batch.trades) for batch in batches]).view(TRADE_DTYPE)
+    return TradeBatch(trades, np.concatenate([raw_rows(batch.places) for batch in batches]).view(PLACE_DTYPE))
 
 
-def records_of(table: Values) -> Values:
-    """The same rows as plain bytes: NumPy copies those at once, and otherwise field by field."""
+def raw_rows(table: Values) -> Values:
+    """The same rows as opaque bytes: NumPy copies those in one piece, and structured rows field by field."""
     return table.view(f"V{table.dtype.itemsize}")
 
 
 def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
-    """Symbols as `TradeBatch.only` wants them."""
+    """Symbols as `TradeBatch.only` takes them."""
     padded = [symbol.encode("ascii").ljust(SYMBOL_MAX, b"\0") for symbol in symbols]
     return pa.array(padded, pa.binary(SYMBOL_MAX))
 
 
-def coded(names: Values) -> tuple[Values, list[bytes]]:
-    """Padded names by numbers, and the names that have them, in the order in which they first stand."""
+def dictionary_codes(names: Values) -> tuple[Values, list[bytes]]:
+    """Padded names as codes, and the names of the codes, in the order of their first occurrence."""
     found = _fixed_names(names).dictionary_encode()
     return found.indices.to_numpy(), [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
 
 
 def _fixed_names(names: Values) -> Arrow:
-    """Padded names as Arrow's binary of one size, which it hashes fast."""
+    """Padded names as Arrow binaries of a fixed size, which Arrow hashes fast."""
     width = names.dtype.itemsize
     return pa.Array.from_buffers(pa.binary(width), len(names), [None, pa.py_buffer(np.ascontiguousarray(names))])
 
 
 def _named(names: Values) -> Arrow:
-    """Names as a dictionary of strings: a lot has few symbols, many times over."""
-    codes, distinct = coded(names)
+    """Names as a dictionary of strings: a batch has few symbols, each many times."""
+    codes, distinct = dictionary_codes(names)
     return pa.DictionaryArray.from_arrays(codes, pa.array([name.decode("ascii") for name in distinct], pa.string()))
 
 
@@ -226,7 +224,7 @@ def _text(name: bytes) -> str:
     return name.decode("ascii")
 
 
-def _texts(names: Values) -> list[str]:
+def texts(names: Values) -> list[str]:
     return list(map(_text, names.tolist()))
 
 

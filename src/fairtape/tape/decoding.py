@@ -1,38 +1,37 @@
-"""Entries of a journal become deliveries: lots of trades, messages that are none, and notices at their places.
+"""Decodes entries of a journal into deliveries: batches of trades, single messages, and notices at their places.
 
-The usual entry is made of blocks full of trade records. Many such entries are taken at once: their blocks are joined
-and looked at as one array, and the numbers and times of their tokens are spread over its rows. Whatever else an entry
-holds is opened message by message.
+The usual entry consists of blocks of trade records. Consecutive entries of this kind are decoded together: their blocks
+are joined into one array, and the numbers and times of their tokens are repeated over its rows. Everything else is
+decoded message by message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fairtape.core.effects import FormationChange, Span
+from fairtape.core.effects import Deliver, FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
 from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, blank_trades, records
-from fairtape.tape.batches import PLACE_DTYPE, Places, TradeBatch, join_batches
+from fairtape.tape.batches import PLACE_DTYPE, PlaceRows, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Message, Reformation, Single, VenueStatus
 from fairtape.wire.blocks import Assembler, records_size, unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 
-# Messages that are no trades, one by one: what a payload says, and the trade that a correction tells of.
-
 
 def decode_single(payload: bytes, place: Mapping[str, int | bool]) -> Single:
-    """The record of a message with this place, whose names are those of PLACE_DTYPE."""
+    """The record of a message that is no trade, with this place (the names are those of PLACE_DTYPE)."""
     known = {name: None if value == ABSENT else value for name, value in place.items()}
     return _read(payload, known) if is_notice(payload) else Message(payload=payload, **known)  # type: ignore[arg-type]
 
 
 def corrected_of(number: int, trade: Trade, at: Instant, place: Mapping[str, Any]) -> Corrected:
-    """The record of a correction with this place, in which what does not exist is None."""
+    """The record of a correction with this place, in which times that do not exist are None."""
     return Corrected(
         number=number,
         venue=trade.venue_name,
@@ -62,7 +61,7 @@ def _read(payload: bytes, place: Mapping[str, Any]) -> Single:
 
 
 def batch_of(corrected: Corrected) -> TradeBatch:
-    """The trade as it really was: a lot of one."""
+    """The corrected trade as a batch of one."""
     trades = blank_trades(1)
     for name in ("venue", "symbol", "price", "quantity", "trade_id", "flags", "traded_at"):
         trades[name] = getattr(corrected, name)
@@ -73,8 +72,8 @@ def batch_of(corrected: Corrected) -> TradeBatch:
     return TradeBatch(trades, places)
 
 
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
-_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a block of trade records begins
+STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is dropped
+_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a block of trade records
 
 
 class _Run(NamedTuple):
@@ -82,48 +81,53 @@ class _Run(NamedTuple):
 
     entry: JournalEntry
     span: Span
-    offset: int  # how many of the span's messages are before them
+    offset: int  # the number of the span's messages before them
     rows: int
 
 
 class EntryDecoder:
-    """Opens the entries of one order, from a number on. Knows which number is due, so a hole becomes a `Gap`."""
+    """Decodes the entries of one order, from a number on. It knows which number is due, so a hole becomes a `Gap`."""
 
     def __init__(self, due: int) -> None:
         self.due = due
         self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
 
-    def opened(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
-        """All that stands in what was read at this instant, in order."""
+    def decode(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
+        """Everything in these entries, in order; they were read at this instant."""
         deliveries: list[Delivery] = []
-        alike: list[JournalEntry] = []  # entries in a row that are made of nothing but records
+        uniform: list[JournalEntry] = []  # consecutive entries that consist of records only
         rows: list[bytes] = []  # theirs
         for each in found:
             more = _record_rows(each) if isinstance(each, JournalEntry) else None
-            if alike and (more is None or not _follows(each, alike[-1])):
-                deliveries += self._taken(alike, self._uniform(alike, rows, at))
-                alike, rows = [], []
+            if uniform and (more is None or not _follows(each, uniform[-1])):
+                deliveries += self._from_due(uniform, self._uniform(uniform, rows, at))
+                uniform, rows = [], []
             if isinstance(each, FormationChanged):
-                deliveries += self._turned(each.change)
+                deliveries += self._change_formation(each.change)
             elif more is None:
-                deliveries += self._taken([each], self._mixed([each], at))
+                deliveries += self._from_due([each], self._mixed([each], at))
             else:
-                alike.append(each)
+                uniform.append(each)
                 rows += more
-        if alike:
-            deliveries += self._taken(alike, self._uniform(alike, rows, at))
+        if uniform:
+            deliveries += self._from_due(uniform, self._uniform(uniform, rows, at))
         return deliveries
 
-    def _turned(self, change: FormationChange) -> Iterator[Delivery]:
+    def decode_release(self, delivery: Deliver) -> list[Delivery]:
+        """The same for Msg(e) as a site releases it."""
+        entry = JournalEntry(delivery.ordered, delivery.release, b"", Path(), 0)  # it stands in no file
+        return self.decode([entry], delivery.release.released_at)
+
+    def _change_formation(self, change: FormationChange) -> Iterator[Delivery]:
         if change.broken:
-            # Other messages may have had these numbers: they are handed out again from here on.
+            # Other messages may have had these numbers: they are handed over again from here on.
             self.due = min(self.due, change.sequence)
             self._assemblers.clear()
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
-    def _taken(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
-        """What is missing before entries that follow one another, and their contents from the number due on."""
+    def _from_due(self, entries: Sequence[JournalEntry], contents: Iterable[TradeBatch | Single]) -> Iterator[Delivery]:
+        """The gap before consecutive entries, and their contents from the number due on."""
         first = entries[0].ordered
         if first.sequence > self.due:
             yield Gap(self.due, first.sequence - self.due, first.stripe)
@@ -147,29 +151,32 @@ class EntryDecoder:
         return [TradeBatch(trades, _places(runs, at))]
 
     def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[TradeBatch | Single]:
-        """Message by message, trades that follow one another together."""
-        lots: list[TradeBatch] = []
+        """Message by message; consecutive trades are one batch."""
+        runs: list[_Run] = []  # consecutive messages of a trade's size
+        payloads: list[bytes] = []  # theirs
         for entry in entries:
             for run, payload in self._messages(entry):
-                try:
-                    lots.append(
-                        TradeBatch(records(payload if len(payload) == TRADE_SIZE else b"-"), _places([run], at))
-                    )
-                except BadTrade:
-                    if lots:
-                        yield join_batches(lots)
-                        lots = []
-                    yield decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
-        if lots:
-            yield join_batches(lots)
+                if len(payload) == run.rows * TRADE_SIZE:
+                    runs.append(run)
+                    payloads.append(payload)
+                    continue
+                yield from _trades(runs, payloads, at)
+                runs, payloads = [], []
+                yield _single(payload, run, at)
+        yield from _trades(runs, payloads, at)
 
     def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
+        """The messages of an entry; a block of records of a trade's size is one run."""
         for span in entry.ordered.spans:
             offset = 0
             fragments = span.fragments or (False,) * len(span.bodies)
             for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                for place, payload in enumerate(self._payloads(entry, span, body, count, fragment=fragment), offset):
-                    yield _Run(entry, span, place, 1), payload
+                if not fragment and _holds_records(body, count):
+                    yield _Run(entry, span, offset, count), body[len(_RECORDS) :]
+                else:
+                    payloads = self._payloads(entry, span, body, count, fragment=fragment)
+                    for place, payload in enumerate(payloads, offset):
+                        yield _Run(entry, span, place, 1), payload
                 offset += count
 
     def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
@@ -185,8 +192,41 @@ class EntryDecoder:
         return [] if payload is None else [payload]
 
 
+def _trades(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
+    """Messages of a trade's size; each of them that is no trade becomes a record of its own."""
+    if not runs:
+        return
+    try:
+        trades = records(b"".join(payloads))
+    except BadTrade:
+        yield from _one_by_one(runs, payloads, at)
+    else:
+        yield TradeBatch(trades, _places(runs, at))
+
+
+def _one_by_one(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
+    batches: list[TradeBatch] = []
+    for run, rows in zip(runs, payloads, strict=True):
+        for step in range(run.rows):
+            payload = rows[step * TRADE_SIZE : (step + 1) * TRADE_SIZE]
+            one = run._replace(offset=run.offset + step, rows=1)
+            try:
+                batches.append(TradeBatch(records(payload), _places([one], at)))
+            except BadTrade:
+                if batches:
+                    yield join_batches(batches)
+                    batches = []
+                yield _single(payload, one, at)
+    if batches:
+        yield join_batches(batches)
+
+
+def _single(payload: bytes, run: _Run, at: Instant) -> Single:
+    return decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
+
+
 def _record_rows(entry: JournalEntry) -> list[bytes] | None:
-    """The records of an entry that is made of nothing but blocks of records of a trade's size; None of any other."""
+    """The records of an entry that consists of blocks of records of a trade's size; None for any other entry."""
     rows: list[bytes] = []
     for span in entry.ordered.spans:
         if span.fragments or not all(map(_holds_records, span.bodies, span.counts)):
@@ -203,11 +243,11 @@ def _follows(each: JournalEntry | FormationChanged, before: JournalEntry) -> boo
     return isinstance(each, JournalEntry) and each.ordered.sequence == before.end
 
 
-def _places(runs: Sequence[_Run], at: Instant) -> Places:
-    """Where the messages of these runs stand, a row for each."""
+def _places(runs: Sequence[_Run], at: Instant) -> PlaceRows:
+    """The places of the messages of these runs, one row each."""
     counts = [run.rows for run in runs]
     table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
-    places: Places = np.repeat(table, counts)
+    places: PlaceRows = np.repeat(table, counts)
     within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
     for name in ("sequence", "source_number", "stripe_number"):
         places[name] += within

@@ -1,13 +1,13 @@
-"""What a tape asks of a source of records, whatever brings them: a journal, a file, a network.
+"""The contract between a tape and a source of records: a journal, a file or a network.
 
-A feed runs in a thread of its own that the tape starts. It hands over lots of trades, single messages that are none and
-notices, in their order; it never waits for the reader (the tape's queue does that) and never drops anything in silence:
-what it cannot deliver is a `Gap`.
+A feed runs in a thread of its own, which the tape starts. It hands over batches of trades, single messages and notices,
+in order. It never waits for the reader (the tape's queue does that) and never drops anything silently: what it cannot
+deliver is a `Gap`.
 
-The life of a feed: `open` finds the place to begin and refuses what cannot be done, in the thread of whoever connects;
-then `run` is iterated once, in the feed's thread, until it ends or `stop` is called from anywhere. A feed that loses
-its connection resumes by itself, from the number behind the last one that it handed over; a program that comes back
-later connects again with that number as its start.
+`open` finds the start and refuses what cannot be done, in the thread that connects. Then `run` is iterated once, in the
+feed's thread, until it ends or `stop` is called from any thread. A feed that loses its connection resumes by itself,
+with the number after the last one that it handed over. A program that was restarted connects again with that number as
+its start.
 """
 
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from fairtape.tape.records import Break, Gap, Merged, Notice, Placed, Single, Sk
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Begin with what comes next; a source that is over has nothing next, so a file begins with its first trade."""
+    """Begin with what comes next. A file has ended, so it begins with its first trade."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Begin with the first record there is."""
+    """Begin with the first record."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtNumber:
-    """Begin with this number of the order. Numbers from it on that are not there any more are a `Gap`."""
+    """Begin with this number of the order. Numbers from it on that are no longer stored are a `Gap`."""
 
     sequence: int
 
@@ -45,7 +45,7 @@ class AtInstant:
 
 @dataclass(frozen=True, slots=True)
 class AtSnapshot:
-    """Begin with the last trade of every symbol, and go on with what comes next."""
+    """Begin with the last trade of every symbol, then continue with what comes next."""
 
 
 Start: TypeAlias = Live | Beginning | AtNumber | AtInstant | AtSnapshot
@@ -55,16 +55,16 @@ Start: TypeAlias = Live | Beginning | AtNumber | AtInstant | AtSnapshot
 class LastSales:
     """The last trade of each symbol, as of a number."""
 
-    first: int  # how far back was looked
+    first: int  # the first number that was read for it
     through: int
-    lot: TradeBatch
+    batch: TradeBatch
 
 
 Delivery: TypeAlias = TradeBatch | Single | Notice | LastSales
 
 
 def number_after(delivery: Delivery, due: int) -> int:
-    """The number to go on with after a delivery, where `due` was before it. Behind a Break numbers begin anew."""
+    """The number due after a delivery, where `due` was due before it. A Break may lower it."""
     match delivery:
         case TradeBatch():
             return delivery.last + 1
@@ -86,23 +86,23 @@ class Feed(Protocol):
 
     @property
     def title(self) -> str:
-        """What is heard, in a few words, for a person."""
+        """A short description for people."""
 
     @property
     def endless(self) -> bool:
-        """Whether it goes on until it is stopped; otherwise it ends by itself."""
+        """Whether it runs until it is stopped; otherwise it ends by itself."""
 
     def open(self, start: Start) -> None:
-        """Find the place to begin. Raises `ClientError` or `Complaint` for what cannot be done."""
+        """Find the start. Raises `ClientError` or `UserError` for what cannot be done."""
 
     def run(self) -> Iterator[Delivery]:
-        """Everything from there on. Waits for more where there is more to come; ends soon after `stop`."""
+        """Everything from the start on. Waits where more may come; ends soon after `stop`."""
 
     def stop(self) -> None:
-        """Let `run` end soon. From any thread, any number of times, also before `run`.
+        """End `run` soon. Called from any thread, any number of times, also before `run`.
 
-        It takes no lock: a tape that is forgotten is closed by the garbage collector, which strikes anywhere.
+        It takes no lock: the garbage collector closes a tape that is no longer referenced, at any point of any thread.
         """
 
     def last_sales(self) -> LastSales:
-        """The last trade of each symbol as of now. From any thread; independent of `run`."""
+        """The last trade of each symbol as of now. Called from any thread; independent of `run`."""

@@ -1,10 +1,10 @@
-"""What a tape is made of: trades, what venues say about them, other messages, and notices; values that never change.
+"""The records of a tape: trades, cancels and corrections, other messages, and notices. All are immutable.
 
 Times are integer nanoseconds UTC, prices and quantities integers of 1e-9: nothing is rounded on its way to the user. A
-time that does not exist is None: a trade in a file was put into no order, so it has neither a token nor a release.
+time that does not exist is None: a trade in a file has no place in an order, so it has neither a token nor a release.
 
-A notice is a record at its place in the stream. It says what is missing, what was left out for a slow reader, or what
-happened to the order itself; so whoever reads all records knows exactly what was not read.
+A notice is a record at its place in the stream. It reports what is missing, what a slow reader was not given, or what
+happened to the order itself. So a reader of all records knows exactly what it did not receive.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from fairtape.wire.frames import NodeId
 
 
 class Trade(NamedTuple):
-    """One trade, where it stands in the order and when it was where. A tuple, because a busy tape makes millions."""
+    """One trade, its place in the order and its times. A tuple, because a busy tape makes millions of them."""
 
     sequence: int  # its number in the whole order; in a file, its row
-    source: NodeId  # who published it
-    incarnation: int  # of that source: its numbers begin anew with each
+    source: NodeId  # the source that published it
+    incarnation: int  # of that source: each begins with number 1
     source_number: int
     stripe: int
     stripe_number: int  # its number in that stripe; in a journal, which holds one core stripe, the sequence itself
@@ -30,14 +30,14 @@ class Trade(NamedTuple):
     venue: str  # empty where it has none
     price: int  # 1e-9
     quantity: int  # 1e-9
-    trade_id: int  # the venue's own number
+    trade_id: int  # assigned by the venue
     flags: int  # bits of fairtape.market.trades.TradeFlag
     traded_at: Instant  # source: when it happened, by the clock of the venue
     acknowledged_at: Instant | None  # token: the timestamp with which it was put into the order, the same everywhere
     commit_at: Instant | None  # release: when it was due, the same everywhere
-    released_at: Instant | None  # release: when the site that is heard did it
-    received_at: Instant | None  # receive: when this client got it, by the clock of this machine
-    clock_bound: Duration | None  # how wrong the releasing site's clock may have been
+    released_at: Instant | None  # release: when the site of this tape released it
+    received_at: Instant | None  # receive: when this client received it, by the clock of this machine
+    clock_bound: Duration | None  # the largest error of the releasing site's clock
     late: bool  # it was complete only after its commit instant
 
     @property
@@ -56,13 +56,13 @@ class Trade(NamedTuple):
 
 
 def _decimal(fixed: int) -> Decimal:
-    """Exact whatever the caller's context says: that rounds what is computed, but not what is built."""
+    """Exact in any decimal context: a context rounds results of arithmetic, not constructed values."""
     return Decimal((fixed < 0, tuple(map(int, str(abs(fixed)))), -DECIMALS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """What is no trade and has a place in the order all the same; the numbers and times are those of a `Trade`."""
+    """A record that is no trade and has a place in the order; numbers and times are those of a `Trade`."""
 
     sequence: int
     source: NodeId
@@ -80,16 +80,16 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(Placed):
-    """A message of which nothing more is known. One longer than a block bears the number of its last piece."""
+    """A message of unknown content. One longer than a block has the number of its last fragment."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canceled(Placed):
-    """The trade with this number never was: so says the source that published it.
+    """The source that published the trade with this number cancels it.
 
-    Of another source, venue or symbol than the trade's, or of a trade that is not open any more, it changes nothing.
+    A cancel by another source, of another venue or symbol, or of a trade that is no longer open changes nothing.
     """
 
     number: int  # of the trade
@@ -100,9 +100,9 @@ class Canceled(Placed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected(Placed):
-    """The trade with this number was another one, `trade`, which counts where the wrong one stood. As for `Canceled`.
+    """The trade with this number is corrected to `trade`, which counts at the place of the wrong one.
 
-    From here on the trade is known by the number of its correction.
+    The rules are those of `Canceled`. From here on the trade is known by the number of its correction.
     """
 
     number: int  # of the wrong trade
@@ -117,13 +117,13 @@ class Corrected(Placed):
 
     @property
     def trade(self) -> Trade:
-        """The trade as it really was, under the number and with the times of its correction."""
+        """The corrected trade, with the number and the times of its correction."""
         return Trade(*(getattr(self, name) for name in Trade._fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VenueStatus(Placed):
-    """A venue says that it halts, or is open again."""
+    """A venue halts, or is open again."""
 
     venue: str
     status: Status
@@ -132,7 +132,7 @@ class VenueStatus(Placed):
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Consecutive numbers of the order whose messages are not there and will not come."""
+    """Consecutive numbers of the order whose messages are missing and will not come."""
 
     first: int
     count: int
@@ -141,9 +141,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Records that this tape left out because its reader was slower (policy `skip`): so many, from first to last.
+    """Records that this tape left out because its reader was too slow (policy `skip`).
 
-    Between first and last lie other numbers, too, where a filter had left them out anyway.
+    The numbers from first to last may include others, which a filter had left out before; `count` is without them.
     """
 
     first: int
@@ -153,7 +153,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Trades of which only the latest of each symbol was kept for a slow reader (policy `conflate`): those left out."""
+    """Trades left out for a slow reader, which gets the latest trade of each symbol (policy `conflate`)."""
 
     first: int
     last: int
@@ -162,7 +162,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Reformation:
-    """From this number on another formation of sites numbers the order; nothing is missing."""
+    """From this number on another formation of sites numbers the order. Nothing is missing."""
 
     sequence: int
     formation: int
@@ -172,7 +172,7 @@ class Reformation:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """As a reformation, but numbers from this one on may have been used otherwise before: forget what they said."""
+    """Like a reformation, but other messages may have had the numbers from this one on: discard those."""
 
     sequence: int
     formation: int
@@ -182,7 +182,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """Nothing is heard any more: what is known may be out of date."""
+    """Nothing is received any more: what is known may be out of date."""
 
     since: Instant
     stripe: int = 0
@@ -190,14 +190,14 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What was stale is heard again."""
+    """Something is received again after `Stale`."""
 
     stripe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """Whoever sends this cannot keep up: one record in a hundred comes later than this after its release."""
+    """The sender cannot keep up: one record in a hundred comes later than this delay after its release."""
 
     delay: Duration
     stripe: int = 0
@@ -205,17 +205,17 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What was delayed comes in time again."""
+    """Records come in time again after `Delayed`."""
 
     stripe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The next `count` trades are the last one of each symbol, as of number `through`; what follows comes after it.
+    """The next `count` trades are the last one of each symbol as of number `through`; live records follow them.
 
-    They were found by reading back to number `first`. A symbol that traded last before it is not among them; where the
-    order was read from its beginning, there is none.
+    They were found by reading back to number `first`. Symbols whose last trade is before that number are missing, so
+    none is missing where the order was read from its beginning.
     """
 
     first: int

@@ -1,18 +1,16 @@
-"""How records travel from a server to a client: trades in binary bundles, everything else as JSON objects.
+"""Records between a server and a client: trades in binary batches, everything else as JSON objects.
 
-A *bundle* of trades is little-endian, without padding:
+A binary *batch* of trades is little-endian, without padding:
 
     magic 4 (`FTW1`), count 4, sent at 8
     count × trade    64 bytes each, as they were published (`fairtape.market.trades`)
     count × place    72 bytes each: sequence 8, source number 8, stripe number 8, incarnation 8, acknowledged at 8,
                      commit at 8, released at 8, clock bound 8, source 4, stripe 2, flags 2 (bit 0: late)
 
-A time that does not exist is -1. So with the trade's own time every trade has the four times of the order (the fourth,
-when it was received, only the receiver knows), the clock bound, and its number in the order, of its source and in its
-stripe.
+A time that does not exist is -1. The time of receipt is not sent; the receiver adds it.
 
-An *object* has a `kind`. A whole number that may not fit the 53 bits of a JavaScript number is written as text: times
-(nanoseconds UTC), incarnations and trade ids; prices and quantities are decimal text.
+An *object* has a `kind`. Integers that may not fit into the 53 bits of a JavaScript number are written as text: times
+(nanoseconds UTC), incarnations and trade ids. Prices and quantities are decimal text.
 """
 
 import struct
@@ -90,27 +88,27 @@ _DECIMAL: Final = frozenset({"price", "quantity"})
 _TEXT: Final = frozenset({"symbol", "venue"})
 
 
-class BadBundle(ValueError):
-    """Bytes or objects that no server makes."""
+class BadBatch(ValueError):
+    """Bytes or objects that are no batch and no record."""
 
 
-def bundle(lot: TradeBatch, sent_at: Instant) -> bytes:
-    """The binary form of some trades."""
-    places = np.empty(lot.rows, PLACE)
+def encode_batch(batch: TradeBatch, sent_at: Instant) -> bytes:
+    """Trades in binary form."""
+    places = np.empty(batch.rows, PLACE)
     for name in _SHARED:
-        places[name] = lot.places[name]
-    places["flags"] = lot.places["late"]  # _LATE is 1
-    return _HEADER.pack(MAGIC, lot.rows, sent_at) + lot.trades.tobytes() + places.tobytes()
+        places[name] = batch.places[name]
+    places["flags"] = batch.places["late"]  # _LATE is 1
+    return _HEADER.pack(MAGIC, batch.rows, sent_at) + batch.trades.tobytes() + places.tobytes()
 
 
-def unbundled(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]:
-    """The trades of a bundle, and when it was sent. Raises `BadBundle` for anything that `bundle` does not make."""
+def decode_batch(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]:
+    """The trades, and when the batch was sent. Raises `BadBatch` for what `encode_batch` does not make."""
     if len(octets) < _HEADER.size:
-        raise BadBundle(f"a bundle has at least {_HEADER.size} bytes, this has {len(octets)}")
+        raise BadBatch(f"a batch has at least {_HEADER.size} bytes, this has {len(octets)}")
     magic, count, sent_at = _HEADER.unpack_from(octets)
     places_at = _HEADER.size + count * TRADE_SIZE
     if magic != MAGIC or len(octets) != places_at + count * PLACE.itemsize:
-        raise BadBundle(f"{len(octets)} bytes that begin with {magic!r} are no bundle of {count} trades")
+        raise BadBatch(f"{len(octets)} bytes that begin with {magic!r} are no batch of {count} trades")
     found = np.frombuffer(octets, PLACE, count, places_at)
     places = np.zeros(count, PLACE_DTYPE)
     for name in _SHARED:
@@ -120,35 +118,35 @@ def unbundled(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Instant]
     try:
         return TradeBatch(records(octets[_HEADER.size : places_at]), places), sent_at
     except BadTrade as error:
-        raise BadBundle(str(error)) from None
+        raise BadBatch(str(error)) from None
 
 
 def notice_fields(record: Single | Notice) -> dict[str, Any]:
-    """A notice, or a single message that is no trade, as an object."""
+    """A notice, or a message that is no trade, as an object."""
     content: dict[str, Any] = {"kind": _NAMES[type(record)]}
     for each in fields(record):
         value = getattr(record, each.name)
         if each.name == "received_at":
             continue
-        content[_spelled(each.name)] = _written(each.name, value)
+        content[_key_of(each.name)] = _encoded(each.name, value)
     return content
 
 
 def parse_notice(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
-    """Parse the fields of a record; the inverse of `notice_fields`. Raises `BadBundle` if they are not a record."""
+    """The inverse of `notice_fields`. Raises `BadBatch` if the fields are no record."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
-        raise BadBundle(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")
+        raise BadBatch(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")
     values: dict[str, Any] = {}
     for each in fields(kind):
         try:
-            values[each.name] = received_at if each.name == "received_at" else _value(each.name, content)
+            values[each.name] = received_at if each.name == "received_at" else _decoded(each.name, content)
         except (KeyError, ValueError, TypeError, AttributeError):
-            raise BadBundle(f"{_spelled(each.name)} of a {content['kind']} is missing or no such value") from None
+            raise BadBatch(f"{_key_of(each.name)} of a {content['kind']} is missing or has a wrong type") from None
     return kind(**values)
 
 
-def _written(name: str, value: Any) -> Any:
+def _encoded(name: str, value: Any) -> Any:
     if name == "payload":
         return b64encode(value).decode()
     if name == "status":
@@ -158,9 +156,9 @@ def _written(name: str, value: Any) -> Any:
     return str(value) if value is not None and (name in _WIDE or name.endswith("_at")) else value
 
 
-def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | Status | None:
-    """The inverse of `_written`."""
-    value = content[_spelled(name)]
+def _decoded(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | Status | None:
+    """The inverse of `_encoded`."""
+    value = content[_key_of(name)]
     if name == "payload":
         return b64decode(value, validate=True)
     if name == "status":
@@ -172,8 +170,8 @@ def _value(name: str, content: Mapping[str, Any]) -> int | bool | bytes | str | 
     return int(value)
 
 
-def _spelled(name: str) -> str:
-    """At a border the unit is spelled, and flags are called what they are in a file."""
+def _key_of(name: str) -> str:
+    """The key of a field: times have their unit, and flags the name that they have in files."""
     if name == "flags":
         return "trade_flags"
     return f"{name}_ns" if name.endswith("_at") or name in ("since", "clock_bound", "delay") else name

@@ -1,51 +1,243 @@
-"""The unified ticker: the last sale and the volume of every symbol, and how every venue stands. TRMP 2001 §7.1.
+"""The unified ticker: the last sale and the volume of every symbol, and the state of every venue. TRMP 2001 §7.1.
 
-A replica anywhere applies the same order and has the same state; `digest` says whether two of them have. Nothing but
-the order counts: what a venue takes back is void because a notice of it is in the order, and a venue is silent because
-the order goes on without it.
+The ticker is a replicated state machine: replicas that apply the same order have the same state, and `digest` compares
+them. The order is its only input. A trade is canceled because the order has a notice of it, and a venue is silent
+because the order goes on without its messages. The only clock is that of the order, the timestamps of its tokens, so
+all replicas find a venue silent at the same place of the order, whatever the speed of their machines.
 
-Only the source that published a trade can take it back or correct it, once, and for as long as the trade is *open*
-(see `sales`). Every other notice is refused, and says why; the state is as if it had never come.
+Which notices count, and for how long a trade can be revised, is in `fairtape.tape.sales`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeAlias
 
-from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
+from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.market.notices import BadNotice, Cancel, Correction, Status, VenueStatus, decode_notice, is_notice
+from fairtape.market.notices import Status
 from fairtape.market.symbols import Symbol
-from fairtape.market.trades import TRADE_SIZE, BadTrade, records
-from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX, Sale, Sales, SymbolSales, Volume
-from fairtape.wire.blocks import uniform_records, unpack_messages
-from fairtape.wire.frames import Malformed
+from fairtape.tape.batches import TradeBatch
+from fairtape.tape.decoding import EntryDecoder
+from fairtape.tape.records import Canceled, Corrected, Revision, VenueStatus
+from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX, NoticeRefusal, Sale, Sales, Volume, sales_of
 
-# Venues as the order shows them: who speaks for each, by which clock, how much it trades, and whether it does at all.
-#
-# The only clock here is that of the order: the timestamps of its tokens, equal everywhere. So all replicas call a venue
-# silent at the same place of the order, and none of them because its own machine was slow.
-
+SYMBOL_VENUES_MAX: Final = 256  # venues of one symbol
 VENUES_MAX: Final = 1_024
 SILENCE_PERIOD: Final = 30 * SECOND
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickerOptions:
+    """Limits, which must be equal at all replicas, or their states differ."""
+
+    open_max: int = OPEN_MAX  # trades that can be revised
+    symbols_max: int = SYMBOLS_MAX
+    venues_max: int = VENUES_MAX
+    silence_period: Duration = SILENCE_PERIOD  # by the clock of the order, without a message of a venue
+
+
+@dataclass(frozen=True, slots=True)
+class Sold:
+    """A trade, which is the last sale of its symbol from now on."""
+
+    sale: Sale
+
+
+@dataclass(frozen=True, slots=True)
+class TradeCanceled:
+    """A trade was canceled. `last` is the last sale of its symbol now."""
+
+    sale: Sale
+    last: Sale | None
+
+
+@dataclass(frozen=True, slots=True)
+class TradeCorrected:
+    """A trade was corrected. `last` is the last sale of its symbol now."""
+
+    wrong: Sale
+    sale: Sale
+    last: Sale | None
+
+
 class VenueState(Enum):
-    """How a venue stands."""
+    """The state of a venue."""
 
     OPEN = "open"
-    HALTED = "halted"  # it said so
-    SILENT = "silent"  # it says nothing, and did not say why
+    HALTED = "halted"  # it published that it halts
+    SILENT = "silent"  # it publishes nothing, without having halted
+
+
+@dataclass(frozen=True, slots=True)
+class VenueChange:
+    """The state of a venue changed with a token of this time."""
+
+    venue: str
+    state: VenueState
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRefused:
+    """The notice with this number changed nothing."""
+
+    number: int
+    why: NoticeRefusal
+
+
+Output: TypeAlias = Sold | TradeCanceled | TradeCorrected | VenueChange | NoticeRefused
+
+
+class DirectoryRow(NamedTuple):
+    """One symbol of the directory."""
+
+    symbol: Symbol
+    venues: frozenset[str]  # that ever traded it, at most SYMBOL_VENUES_MAX
+    last: Sale | None  # None where all sales were canceled
+    volume: Volume
+
+
+class Ticker:
+    """One replica, from the number `due` on."""
+
+    def __init__(self, *, due: int = 1, options: TickerOptions | None = None) -> None:
+        chosen = options or TickerOptions()
+        self.sound = True  # False: it has counted what a Break took out of the order; start again from a journal
+        self.others = 0  # messages that are neither trades nor notices
+        self.sales = Sales(due, open_max=chosen.open_max, symbols_max=chosen.symbols_max)
+        self.venues = Venues(silence_period=chosen.silence_period, venues_max=chosen.venues_max)
+        self._symbol_venues: dict[Symbol, set[str]] = {}
+        self._decoder = EntryDecoder(due)
+
+    @property
+    def due(self) -> int:
+        """The number of the next message."""
+        return self._decoder.due
+
+    def apply(self, delivery: Deliver) -> list[Output]:
+        """Apply the next token of the order; one that was applied before changes nothing."""
+        ordered = delivery.ordered
+        if ordered.sequence < self.due:
+            return []
+        assert ordered.sequence == self.due, f"number {self.due} is due, and {ordered.sequence} came"
+        outputs: list[Output] = []
+        others = ordered.count
+        for content in self._decoder.decode_release(delivery):
+            match content:
+                case TradeBatch():
+                    others -= content.rows
+                    outputs += self._sell(content, ordered.acknowledged_at)
+                case Canceled() | Corrected():
+                    others -= 1
+                    outputs.append(self._revise(content, ordered.acknowledged_at))
+                case VenueStatus():
+                    others -= 1
+                    outputs += self._update_status(content, ordered.acknowledged_at)
+        self.others += others
+        changed = self.venues.update_states(ordered.acknowledged_at)
+        return outputs + [VenueChange(each.name, each.state, ordered.acknowledged_at) for each in changed]
+
+    def turn(self, change: FormationChange) -> None:
+        """Take a change of formation. After a Break its numbers may have been used, and counted here, before."""
+        if change.broken:
+            self.sound &= change.sequence >= self.due
+            self._decoder = EntryDecoder(change.sequence)
+
+    def last_sale(self, symbol: Symbol) -> Sale | None:
+        """None where the symbol was never traded, or all its sales were canceled."""
+        found = self.sales.of(symbol)
+        return None if found is None else found.last
+
+    def directory(self) -> list[DirectoryRow]:
+        """All symbols that were ever traded, by name."""
+        rows = []
+        for symbol in self.sales.symbols():
+            found = self.sales.of(symbol)
+            assert found is not None
+            rows.append(DirectoryRow(symbol, frozenset(self._symbol_venues[symbol]), found.last, found.volume))
+        return rows
+
+    def digest(self) -> bytes:
+        """Equal where everything that was, is, or can become visible is equal. It reads the whole state."""
+        state = sha256()
+        for part in self._state():
+            state.update(repr(part).encode("ascii"))
+            state.update(b"\n")
+        return state.digest()
+
+    def _state(self) -> Iterator[tuple[object, ...]]:
+        yield self.due, self.sound, self.others, self.sales.unlisted, self.venues.unlisted
+        for row in self.directory():
+            settled = self.sales.settled(row.symbol)
+            yield row.symbol, row.volume.quantity, row.volume.trades, sorted(row.venues), settled and tuple(settled)
+        for venue in sorted(self.venues, key=lambda each: each.name):
+            yield venue.name, venue.source, venue.incarnation, venue.heard_at, venue.delay_min, venue.state.value
+            yield venue.halted, venue.volume.quantity, venue.volume.trades, venue.canceled, venue.corrected
+            yield (venue.foreign,)
+        for sale in self.sales.open_sales():
+            yield tuple(sale)
+
+    def _sell(self, batch: TradeBatch, at: Instant) -> Iterator[Output]:
+        self.sales.add(batch)
+        incarnations = batch.places["incarnation"].tolist()
+        sales = sales_of(batch, batch.places["sequence"].tolist())
+        for sale, incarnation in zip(sales, incarnations, strict=True):
+            if not self.sales.lists(sale.symbol):
+                continue
+            venues = self._symbol_venues.setdefault(sale.symbol, set())
+            if len(venues) < SYMBOL_VENUES_MAX:
+                venues.add(sale.venue)
+            self._count_at_venue(sale, incarnation, at)
+            yield Sold(sale)
+
+    def _count_at_venue(self, sale: Sale, incarnation: int, at: Instant) -> None:
+        venue = self.venues.receive(sale.venue, sale.source, incarnation, at)
+        if venue is None:
+            return
+        venue.volume.add(sale.quantity)
+        venue.foreign += venue.source != sale.source
+        delay = at - sale.traded_at
+        venue.delay_min = delay if venue.delay_min is None else min(venue.delay_min, delay)
+
+    def _revise(self, revision: Revision, at: Instant) -> Output:
+        wrong = self.sales.revise(revision)
+        if isinstance(wrong, NoticeRefusal):
+            return NoticeRefused(revision.sequence, wrong)
+        venue = self.venues.of(wrong.venue)
+        if venue is not None:
+            self.venues.receive(wrong.venue, revision.source, revision.incarnation, at)
+            venue.volume.subtract(wrong.quantity)
+        if isinstance(revision, Canceled):
+            if venue is not None:
+                venue.canceled += 1
+            return TradeCanceled(wrong, self.last_sale(wrong.symbol))
+        right = wrong._replace(
+            number=revision.sequence, price=revision.price, quantity=revision.quantity, traded_at=revision.traded_at
+        )
+        if venue is not None:
+            venue.volume.add(right.quantity)
+            venue.corrected += 1
+        return TradeCorrected(wrong, right, self.last_sale(right.symbol))
+
+    def _update_status(self, notice: VenueStatus, at: Instant) -> list[Output]:
+        """Take a venue's own status; `Venues.update_states` reports the change after the whole token was applied."""
+        venue = self.venues.receive(notice.venue, notice.source, notice.incarnation, at)
+        if venue is None:
+            return [NoticeRefused(notice.sequence, NoticeRefusal.CROWDED)]
+        if venue.source != notice.source:
+            return [NoticeRefused(notice.sequence, NoticeRefusal.FOREIGN)]
+        venue.halted = notice.status is Status.HALTED
+        return []
 
 
 @dataclass(slots=True)
 class VenueRecord:
     """One venue."""
 
-    name: str  # empty: trades that name none
-    source: int  # who spoke for it first: its identity
+    name: str  # empty: trades that name no venue
+    source: int  # the first source that published in its name: its identity
     incarnation: int  # of that source, the latest
     heard_at: Instant  # the time of the last token with a message of it
     volume: Volume = field(default_factory=Volume)
@@ -53,7 +245,7 @@ class VenueRecord:
     corrected: int = 0
     foreign: int = 0  # trades in its name that another source published
     halted: bool = False
-    standing: VenueState = VenueState.OPEN
+    state: VenueState = VenueState.OPEN
     delay_min: Duration | None = None  # from a trade, by the venue's clock, to its token, by the order's
 
     @property
@@ -75,11 +267,11 @@ class Venues:
         return iter(self._venues.values())
 
     def of(self, name: str) -> VenueRecord | None:
-        """What is known of a venue; None where it never spoke."""
+        """What is known of a venue; None where it published nothing."""
         return self._venues.get(name)
 
-    def hear(self, name: str, source: int, incarnation: int, at: Instant) -> VenueRecord | None:
-        """A message in a venue's name; None where there is no room for another one."""
+    def receive(self, name: str, source: int, incarnation: int, at: Instant) -> VenueRecord | None:
+        """Take a message in a venue's name; None where the venue is beyond the limit."""
         venue = self._venues.get(name)
         if venue is None:
             if len(self._venues) >= self._venues_max:
@@ -91,274 +283,16 @@ class Venues:
             venue.heard_at = at
         return venue
 
-    def look(self, now: Instant) -> list[VenueRecord]:
-        """Those whose standing is another one since the last look, at this time of the order."""
+    def update_states(self, now: Instant) -> list[VenueRecord]:
+        """The venues whose state has changed since the last call, at this time of the order."""
         changed = []
         for venue in self._venues.values():
             if venue.halted:
-                standing = VenueState.HALTED
+                state = VenueState.HALTED
             else:
                 silent = now - venue.heard_at > self._silence_period
-                standing = VenueState.SILENT if silent else VenueState.OPEN
-            if standing is not venue.standing:
-                venue.standing = standing
+                state = VenueState.SILENT if silent else VenueState.OPEN
+            if state is not venue.state:
+                venue.state = state
                 changed.append(venue)
         return changed
-
-
-class NoticeRefusal(Enum):
-    """Why a notice was refused."""
-
-    UNKNOWN = "no such trade is open: it is too old, was taken back before, or never was"
-    FOREIGN = "another source published what it is about"
-    OTHER = "it names another venue or symbol than the trade has"
-    CROWDED = "there are too many venues"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TickerOptions:
-    """Equal at all replicas, or their states differ."""
-
-    open_max: int = OPEN_MAX  # trades that can be taken back
-    symbols_max: int = SYMBOLS_MAX
-    venues_max: int = VENUES_MAX
-    silence_period: Duration = SILENCE_PERIOD  # of the order, without a message of a venue
-
-
-@dataclass(frozen=True, slots=True)
-class Sold:
-    """A trade: the last sale of its symbol from now on."""
-
-    sale: Sale
-
-
-@dataclass(frozen=True, slots=True)
-class TradeCanceled:
-    """A trade never was. `last` is the last sale of its symbol now."""
-
-    sale: Sale
-    last: Sale | None
-
-
-@dataclass(frozen=True, slots=True)
-class TradeCorrected:
-    """A trade was another one. `last` is the last sale of its symbol now."""
-
-    wrong: Sale
-    sale: Sale
-    last: Sale | None
-
-
-@dataclass(frozen=True, slots=True)
-class VenueChange:
-    """A venue stands otherwise, since a token of this time."""
-
-    venue: str
-    standing: VenueState
-    at: Instant
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeRefused:
-    """The notice with this number changed nothing."""
-
-    number: int
-    why: NoticeRefusal
-
-
-Output: TypeAlias = Sold | TradeCanceled | TradeCorrected | VenueChange | NoticeRefused
-
-
-class _Origin(NamedTuple):
-    """Where a message comes from: its number, and the clock of the order."""
-
-    number: int
-    source: int
-    incarnation: int
-    at: Instant
-
-
-class Ticker:
-    """One replica, from the number `due` on."""
-
-    def __init__(self, *, due: int = 1, options: TickerOptions | None = None) -> None:
-        chosen = options or TickerOptions()
-        self.due = due  # the number of the next message
-        self.sound = True  # False: it has counted what a Break took out of the order; begin anew, from a journal
-        self.others = 0  # messages that are no concern of the ticker
-        self.sales = Sales(open_max=chosen.open_max, symbols_max=chosen.symbols_max)
-        self.venues = Venues(silence_period=chosen.silence_period, venues_max=chosen.venues_max)
-
-    def apply(self, delivery: Deliver) -> list[Output]:
-        """The next token of the order; one that was applied before changes nothing."""
-        ordered = delivery.ordered
-        if ordered.sequence < self.due:
-            return []
-        assert ordered.sequence == self.due, f"number {self.due} is due, and {ordered.sequence} came"
-        self.due += ordered.count
-        outputs: list[Output] = []
-        for span in ordered.spans:
-            outputs += self._apply_span(span, ordered)
-        changed = self.venues.look(ordered.acknowledged_at)
-        return outputs + [VenueChange(each.name, each.standing, ordered.acknowledged_at) for each in changed]
-
-    def turn(self, change: FormationChange) -> None:
-        """A formation takes over. After a Break its numbers may have been used otherwise before, and counted here."""
-        if change.broken:
-            self.sound &= change.sequence >= self.due
-            self.due = change.sequence
-
-    def last_sale(self, symbol: Symbol) -> Sale | None:
-        """None where it was never traded, or everything was taken back."""
-        row = self.sales.of(symbol)
-        return None if row is None else row.last
-
-    def directory(self) -> list[SymbolSales]:
-        """All symbols that were ever traded, by name."""
-        return sorted(self.sales, key=lambda row: row.symbol)
-
-    def digest(self) -> bytes:
-        """Equal where everything is equal that was, is, or can become visible. It reads all of the state."""
-        state = sha256()
-        for part in self._state():
-            state.update(repr(part).encode("ascii"))
-            state.update(b"\n")
-        return state.digest()
-
-    def _state(self) -> Iterator[tuple[object, ...]]:
-        yield self.due, self.sound, self.others, self.sales.unlisted, self.venues.unlisted
-        for row in self.directory():
-            volume, settled = row.volume, row.settled
-            yield row.symbol, volume.quantity, volume.trades, sorted(row.venues), settled and tuple(settled)
-        for venue in sorted(self.venues, key=lambda each: each.name):
-            yield venue.name, venue.source, venue.incarnation, venue.heard_at, venue.delay_min, venue.standing.value
-            yield venue.halted, venue.volume.quantity, venue.volume.trades, venue.canceled, venue.corrected
-            yield (venue.foreign,)
-        for sale in self.sales.all_open:
-            yield tuple(sale)
-
-    def _apply_span(self, span: Span, ordered: Ordered) -> Iterator[Output]:
-        number = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            origin = _Origin(number, span.source, span.incarnation, ordered.acknowledged_at)
-            uniform = None if fragment else uniform_records(body, count)
-            if uniform is not None and uniform[0] == TRADE_SIZE:
-                yield from self._sell(bytes(uniform[1]), origin)
-            elif fragment:
-                self.others += count  # nothing that the ticker reads is as long as that
-            else:
-                for step, payload in enumerate(_messages(body, count)):
-                    yield from self._apply_message(payload, origin._replace(number=number + step))
-            number += count
-
-    def _apply_message(self, payload: bytes, origin: _Origin) -> Sequence[Output]:
-        if len(payload) == TRADE_SIZE:
-            return list(self._sell(payload, origin))
-        if not is_notice(payload):
-            self.others += 1
-            return ()
-        try:
-            notice = decode_notice(payload)
-        except BadNotice:
-            self.others += 1
-            return ()
-        match notice:
-            case Cancel():
-                return (self._cancel(notice, origin),)
-            case Correction():
-                return (self._correct(notice, origin),)
-            case VenueStatus():
-                return self._heed(notice, origin)
-
-    def _sell(self, octets: bytes, origin: _Origin) -> Iterator[Output]:
-        """Trades back to back; where one of them is none, each is looked at by itself."""
-        try:
-            rows = records(octets)
-        except BadTrade:
-            if len(octets) == TRADE_SIZE:
-                self.others += 1
-                return
-            for step in range(len(octets) // TRADE_SIZE):
-                record = octets[step * TRADE_SIZE : (step + 1) * TRADE_SIZE]
-                yield from self._sell(record, origin._replace(number=origin.number + step))
-            return
-        for number, row in enumerate(rows.tolist(), origin.number):
-            _, _, _, venue, symbol, price, quantity, traded_at, _ = row
-            sale = Sale(
-                number, number, origin.source, venue.decode("ascii"), symbol.decode("ascii"), price, quantity, traded_at
-            )
-            if self.sales.add(sale):
-                self._note(sale, origin)
-                yield Sold(sale)
-
-    def _note(self, sale: Sale, origin: _Origin) -> None:
-        """What a trade says of its venue."""
-        venue = self.venues.hear(sale.venue, origin.source, origin.incarnation, origin.at)
-        if venue is None:
-            return
-        venue.volume.add(sale.quantity)
-        venue.foreign += venue.source != origin.source
-        delay = origin.at - sale.traded_at
-        venue.delay_min = delay if venue.delay_min is None else min(venue.delay_min, delay)
-
-    def _cancel(self, notice: Cancel, origin: _Origin) -> Output:
-        wrong = self.sales.open(notice.number)
-        if wrong is None:
-            return NoticeRefused(origin.number, NoticeRefusal.UNKNOWN)
-        objection = _objection(wrong, origin.source, notice.venue, notice.symbol)
-        if objection is not None:
-            return NoticeRefused(origin.number, objection)
-        self.sales.take_back(wrong)
-        venue = self._take_back_at_venue(wrong, origin)
-        if venue is not None:
-            venue.canceled += 1
-        return TradeCanceled(wrong, self.last_sale(wrong.symbol))
-
-    def _correct(self, notice: Correction, origin: _Origin) -> Output:
-        trade, wrong = notice.trade, self.sales.open(notice.number)
-        if wrong is None:
-            return NoticeRefused(origin.number, NoticeRefusal.UNKNOWN)
-        objection = _objection(wrong, origin.source, trade.venue_name, trade.symbol)
-        if objection is not None:
-            return NoticeRefused(origin.number, objection)
-        right = wrong._replace(
-            number=origin.number, price=trade.price, quantity=trade.quantity, traded_at=trade.traded_at
-        )
-        self.sales.replace(wrong, right)
-        venue = self._take_back_at_venue(wrong, origin)
-        if venue is not None:
-            venue.volume.add(right.quantity)
-            venue.corrected += 1
-        return TradeCorrected(wrong, right, self.last_sale(right.symbol))
-
-    def _take_back_at_venue(self, wrong: Sale, origin: _Origin) -> VenueRecord | None:
-        venue = self.venues.of(wrong.venue)
-        if venue is not None:
-            self.venues.hear(wrong.venue, origin.source, origin.incarnation, origin.at)
-            venue.volume.take_back(wrong.quantity)
-        return venue
-
-    def _heed(self, notice: VenueStatus, origin: _Origin) -> Sequence[Output]:
-        """A venue says how it stands; `Venues.look` tells, once the whole token was applied."""
-        venue = self.venues.hear(notice.venue, origin.source, origin.incarnation, origin.at)
-        if venue is None:
-            return (NoticeRefused(origin.number, NoticeRefusal.CROWDED),)
-        if venue.source != origin.source:
-            return (NoticeRefused(origin.number, NoticeRefusal.FOREIGN),)
-        venue.halted = notice.status is Status.HALTED
-        return ()
-
-
-def _objection(wrong: Sale, source: int, venue: str, symbol: Symbol) -> NoticeRefusal | None:
-    if wrong.source != source:
-        return NoticeRefusal.FOREIGN
-    return NoticeRefusal.OTHER if (wrong.venue, wrong.symbol) != (venue, symbol) else None
-
-
-def _messages(body: bytes, count: int) -> list[bytes]:
-    """The messages of a body; none where it is none of ours, which a receiver would not have taken."""
-    try:
-        return unpack_messages(body, count)
-    except Malformed:
-        return []

@@ -119,12 +119,11 @@ class Api:
         found = ticker.sales.of(symbol)
         if found is None:
             raise Refusal("symbol", f"symbol {symbol} was not traded from number {ticker.sales.since} on")
-        batch, volume = found
         return {
             "symbol": symbol,
-            "last": encode_trade(next(batch.records())) if batch.rows else None,
-            "volume": _decimal(volume.quantity),
-            "trades": volume.trades,
+            "last": encode_trade(next(found.batch.records())) if found.batch.rows else None,
+            "volume": _decimal(found.volume.quantity),
+            "trades": found.volume.trades,
             "since": ticker.sales.since,
             "through": ticker.due - 1,
         }

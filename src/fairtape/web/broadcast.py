@@ -229,7 +229,7 @@ class Broadcaster:
             return
         self._awaiting_snapshot.discard(customer)
         sales = self.ticker.sales
-        customer.send_snapshot(sales.since, self.ticker.due - 1, sales.lot(), now)
+        customer.send_snapshot(sales.since, self.ticker.due - 1, sales.last_sales(), now)
 
     def resume(self, customer: WebCustomer, now: Instant) -> None:
         """The connection of a customer takes more again."""

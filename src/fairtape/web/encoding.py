@@ -2,8 +2,8 @@
 
 A *text* message is one JSON object with a `kind`. A whole number that may not fit the 53 bits of a JavaScript number is
 written as text, and so is a decimal: times (nanoseconds UTC), prices, quantities, trade ids, incarnations. A *binary*
-message is a bundle of trades. Notices, and messages that are no trades, are text in either encoding, in order between
-the bundles. `fairtape.tape.serialization` describes both.
+message is a batch of trades. Notices, and messages that are no trades, are text in either encoding, in order between
+the batches. `fairtape.tape.serialization` describes both.
 """
 
 import json
@@ -18,7 +18,7 @@ from fairtape.core.instants import Instant
 from fairtape.market.prices import format_fixed
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Trade
-from fairtape.tape.serialization import bundle, notice_fields
+from fairtape.tape.serialization import encode_batch, notice_fields
 
 ROWS_MAX: Final = 1_024  # trades of one message: 140 kB of binary, less than half a megabyte of JSON
 
@@ -36,7 +36,7 @@ def encode_frame(item: Item, encoding: Encoding, sent_at: Instant) -> bytes:
         return text_frame(notice_fields(item))
     if encoding is Encoding.JSON:
         return text_frame(encode_trades(item, sent_at))
-    return bytes(Frame(Opcode.BINARY, bundle(item, sent_at)).serialize(mask=False))
+    return bytes(Frame(Opcode.BINARY, encode_batch(item, sent_at)).serialize(mask=False))
 
 
 def text_frame(content: Mapping[str, Any]) -> bytes:

@@ -168,7 +168,7 @@ class HistoryArchive:
     def _items(self, decoder: EntryDecoder, end: int, selection: Selection) -> Iterator[TradeBatch | Single | Notice]:
         with closing(JournalFollower.of_journal(self._journal, from_sequence=decoder.due)) as follower:
             while decoder.due < end and (found := follower.read(BATCH_ROWS)):
-                for delivery in decoder.opened(found, time.time_ns()):
+                for delivery in decoder.decode(found, time.time_ns()):
                     yield from _before(delivery, end, selection)
 
 

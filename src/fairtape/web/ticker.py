@@ -17,7 +17,7 @@ from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery, number_after
 from fairtape.tape.records import Break, Placed
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 
 BACK_MAX: Final = 100_000  # sequence numbers that are read back at the start, for the last sale of each symbol
 TAIL_ROWS_MAX: Final = 1 << 16  # messages of the recent past that are kept in memory
@@ -50,7 +50,7 @@ class DeliveryReader:
         found = self._follower.read(PIECE_ROWS, period)
         if found:
             self.ends_with_message = isinstance(found[-1], JournalEntry)
-        return self._decoder.opened(found, time.time_ns())
+        return self._decoder.decode(found, time.time_ns())
 
     def close(self) -> None:
         """Close the files."""
@@ -133,7 +133,7 @@ class LiveTicker:
         self._reader = DeliveryReader(self.journal, self._first)
         self.tail = Tail(self._first)
         self.breaks: deque[Break] = deque(maxlen=BREAKS_MAX)
-        self.sales = ColumnSales(self._first)
+        self.sales = Sales(self._first)
         while self.advance():
             pass
 
@@ -179,7 +179,7 @@ class LiveTicker:
         self._reader.close()
 
     def _count(self, delivery: Delivery) -> None:
-        self.sales.note(delivery)
+        self.sales.apply(delivery)
         match delivery:
             case TradeBatch():
                 self.messages += delivery.rows
@@ -191,7 +191,7 @@ class LiveTicker:
     def _recount(self, end: int) -> None:
         """A Break uses numbers from `end` on again: recount up to there, like a server that starts then."""
         self._first = max(self._first, end - BACK_MAX)
-        self.sales, self.messages, self.late = ColumnSales(self._first), 0, 0
+        self.sales, self.messages, self.late = Sales(self._first), 0, 0
         past = DeliveryReader(self.journal, self._first)
         while past.due < end and (found := past.take(ADVANCE_PERIOD)):
             for delivery in found:

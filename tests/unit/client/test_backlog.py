@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairtape.client.backlog import Backlog, BacklogClosed, Item, Policy
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Break, Gap, Merged, Message, Skipped
-from unit.client.tape_values import lot, trade
+from unit.tape.tape_values import batch_of, trade
 
 
 def message(sequence: int) -> Message:
@@ -66,7 +66,7 @@ def test_items_read_and_notices_account_for_everything(
     notices: list[Item] = []
     for kind, taken in steps:
         if kind > 0:
-            backlog.put(lot(following, kind))
+            backlog.put(batch_of(following, kind))
         elif kind == 0:
             backlog.put(message(following))
         elif len(notices) - len(reader.notices) < size_max - 1:  # one more would block
@@ -94,7 +94,7 @@ def test_a_blocked_feed_loses_nothing(steps: Sequence[tuple[int, int]], size_max
     items: list[Item] = []
     following = 1
     for kind, _ in steps:
-        items.append(lot(following, kind) if kind > 0 else message(following) if kind == 0 else Gap(following, 1))
+        items.append(batch_of(following, kind) if kind > 0 else message(following) if kind == 0 else Gap(following, 1))
         following += max(kind, 0) + (kind == 0)
 
     def feed() -> None:
@@ -115,7 +115,7 @@ def test_a_blocked_feed_loses_nothing(steps: Sequence[tuple[int, int]], size_max
 
 def test_skipping_replaces_the_oldest_records_by_a_notice() -> None:
     backlog = Backlog(policy=Policy.SKIP, size_max=5)
-    for item in (lot(1, 3), Break(4, 2), lot(4, 4)):
+    for item in (batch_of(1, 3), Break(4, 2), batch_of(4, 4)):
         backlog.put(item)
     items = _drained(backlog)
     assert items == [Skipped(1, 3, 3), Break(4, 2), [4, 5, 6, 7]]
@@ -123,17 +123,17 @@ def test_skipping_replaces_the_oldest_records_by_a_notice() -> None:
 
 def test_conflating_keeps_the_latest_of_each_symbol() -> None:
     backlog = Backlog(policy=Policy.CONFLATE, size_max=8)
-    backlog.put(lot(1, 6))
-    backlog.put(lot(7, 6))
+    backlog.put(batch_of(1, 6))
+    backlog.put(batch_of(7, 6))
     assert {trade(number).symbol for number in (3, 4, 5, 6)} == {trade(number).symbol for number in range(1, 13)}
-    backlog.put(lot(13, 1))
+    backlog.put(batch_of(13, 1))
     assert _drained(backlog) == [Merged(1, 8, 8), [9, 10, 11, 12], [13]]
 
 
 def test_more_symbols_than_space_are_skipped_from_the_oldest_on() -> None:
     backlog = Backlog(policy=Policy.CONFLATE, size_max=3)
     for first in range(1, 13, 3):
-        backlog.put(lot(first, 3))
+        backlog.put(batch_of(first, 3))
     items = _drained(backlog)
     assert items[-1] == [10, 11, 12]
     assert {type(item) for item in items[:-1]} == {Merged, Skipped}
@@ -144,7 +144,7 @@ def test_more_symbols_than_space_are_skipped_from_the_oldest_on() -> None:
 def test_small_waiting_batches_are_joined() -> None:
     backlog = Backlog(policy=Policy.BLOCK, size_max=10_000)
     for number in range(1, 3_001):
-        backlog.put(lot(number, 1))
+        backlog.put(batch_of(number, 1))
     items = _drained(backlog)
     assert items[0] == list(range(1, 2_050))
     assert len(items) < 1_025
@@ -156,9 +156,9 @@ def test_a_long_message_counts_for_many_trades() -> None:
         backlog = Backlog(policy=policy, size_max=12)
         backlog.put(long)
         assert len(backlog) == 10
-        backlog.put(lot(2, 2))
+        backlog.put(batch_of(2, 2))
         if policy is not Policy.BLOCK:
-            backlog.put(lot(4, 1))
+            backlog.put(batch_of(4, 1))
             assert (len(backlog), backlog.skipped) == (3, 1)
     small = Backlog(policy=Policy.BLOCK, size_max=5)
     small.put(long)
@@ -172,7 +172,7 @@ def test_closing_a_backlog_wakes_a_blocked_feed() -> None:
     def feed() -> None:
         try:
             while True:
-                backlog.put(lot(1, 1))
+                backlog.put(batch_of(1, 1))
         except BacklogClosed as closed:
             ended.append(type(closed))
 
@@ -186,7 +186,7 @@ def test_closing_a_backlog_wakes_a_blocked_feed() -> None:
 
 def test_an_error_of_the_feed_follows_everything_that_it_brought() -> None:
     backlog = Backlog(policy=Policy.BLOCK, size_max=5)
-    backlog.put(lot(1, 1))
+    backlog.put(batch_of(1, 1))
     backlog.finish(KeyError("x"))
     assert backlog.borrow(0) is not None
     for _ in range(2):

@@ -23,7 +23,7 @@ from fairtape.formats.itch.columns import from_arrow
 from fairtape.journal import JournalReader
 from fairtape.storage.trade_files import read_trades
 from fairtape.tape.batches import trades_to_arrow
-from unit.client.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
+from unit.tape.tape_values import SYMBOLS, append, order, ordered, trade, trades, write
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidy.rules import ROOT
-from unit.client.tape_values import order, write
+from unit.tape.tape_values import order, write
 
 PAGE = ROOT / "docs" / "reference" / "client.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)

@@ -16,8 +16,8 @@ from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
-from unit.client.tape_values import append, order, write
 from unit.deployment.status_values import site_status
+from unit.tape.tape_values import append, order, write
 from unit.test_tape import change
 
 

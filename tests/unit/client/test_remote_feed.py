@@ -9,7 +9,7 @@ from fairtape.client import remote_feed as remote
 from fairtape.client.selection import Selection
 from fairtape.tape.feed import AtSnapshot, Delivery, LastSales, Live, Start, number_after
 from fairtape.tape.records import Break, Gap, Skipped
-from unit.client import tape_values
+from unit.tape import tape_values
 
 
 class ScriptedConnection:
@@ -51,15 +51,15 @@ def run_feed(
 
 
 def test_a_snapshot_is_requested_until_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    sales = LastSales(1, 10, tape_values.lot(8, 3))
-    found, requests = run_feed(monkeypatch, AtSnapshot(), [], [sales], [tape_values.lot(11, 2)], count=2)
+    sales = LastSales(1, 10, tape_values.batch_of(8, 3))
+    found, requests = run_feed(monkeypatch, AtSnapshot(), [], [sales], [tape_values.batch_of(11, 2)], count=2)
     assert found[0] is sales
     assert requests == [{"snapshot": True}, {"snapshot": True}, {"from": 11}]
 
 
 def test_skipped_records_are_not_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first: list[Delivery] = [tape_values.lot(11, 10), Skipped(21, 30, 10)]
-    _, requests = run_feed(monkeypatch, Live(), first, [tape_values.lot(31, 1)], count=3)
+    first: list[Delivery] = [tape_values.batch_of(11, 10), Skipped(21, 30, 10)]
+    _, requests = run_feed(monkeypatch, Live(), first, [tape_values.batch_of(31, 1)], count=3)
     assert requests == [{}, {"from": 31}]
 
 
@@ -70,7 +70,7 @@ def test_the_next_number_is_after_a_gap_and_goes_back_at_a_break() -> None:
 
 
 def test_a_decimal_is_exact_whatever_the_context() -> None:
-    trade = next(tape_values.lot(1, 1).records())._replace(price=123_456_789_123_456_789, quantity=-1)
+    trade = next(tape_values.batch_of(1, 1).records())._replace(price=123_456_789_123_456_789, quantity=-1)
     with localcontext() as context:
         context.prec = 6
         assert str(trade.price_decimal) == "123456789.123456789"

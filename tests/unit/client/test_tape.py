@@ -20,9 +20,15 @@ from fairtape.core.errors import UserError
 from fairtape.tape.batches import SCHEMA
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Merged, Record, Reformation, Skipped, Trade
-from unit.client.tape_values import lot, tape_of
+from unit.tape.tape_values import batch_of, tape_of
 
-ORDER: tuple[Delivery, ...] = (lot(1, 5), Break(6, 2), lot(6, 4_200), Gap(4_206, 4), lot(4_210, 1))
+ORDER: tuple[Delivery, ...] = (
+    batch_of(1, 5),
+    Break(6, 2),
+    batch_of(6, 4_200),
+    Gap(4_206, 4),
+    batch_of(4_210, 1),
+)
 NUMBERS = [*range(1, 4_206), 4_210]
 
 
@@ -158,7 +164,7 @@ def test_an_async_reader_that_waits_is_woken_and_one_that_is_cancelled_loses_not
 
 
 def failing() -> Iterator[Delivery]:
-    yield lot(1, 2)
+    yield batch_of(1, 2)
     raise UserError("the disk is on fire; put it out")
 
 
@@ -213,7 +219,7 @@ def feed_thread(tape: Tape) -> Thread:
 
 
 def test_a_tape_without_references_ends_its_feed() -> None:
-    tape = tape_of((lot(1, 5) for _ in range(1_000_000)), size_max=10)
+    tape = tape_of((batch_of(1, 5) for _ in range(1_000_000)), size_max=10)
     thread = feed_thread(tape)
     assert thread.is_alive()
     del tape
@@ -229,7 +235,7 @@ def test_the_text_of_a_tape_shows_its_state() -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_notices_account_for_all_that_a_slow_reader_missed(policy: Policy) -> None:
-    batches = [lot(first, 100) for first in range(1, 5_001, 100)]
+    batches = [batch_of(first, 100) for first in range(1, 5_001, 100)]
     tape = tape_of([*batches, Reformation(5_001, 2)], policy=policy, size_max=250)
     if policy is not Policy.BLOCK:
         feed_thread(tape).join()
@@ -273,7 +279,7 @@ class Strike:
 
 def test_a_ctrl_c_loses_nothing_wherever_it_strikes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape_module, "PIECE_ROWS", 2)
-    order = (lot(1, 5), Gap(6, 1), lot(7, 3))
+    order = (batch_of(1, 5), Gap(6, 1), batch_of(7, 3))
     with tape_of(order) as tape:
         expected = list(tape)
     gc.collect()  # a tape of another test must not be let go while this one is struck

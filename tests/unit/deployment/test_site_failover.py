@@ -19,8 +19,8 @@ from fairtape.deployment.follow.site_failover import (
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from unit.client.tape_values import order, write
 from unit.deployment.status_values import site_status
+from unit.tape.tape_values import order, write
 
 NOW = 1_000 * SECOND
 

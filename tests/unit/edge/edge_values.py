@@ -47,7 +47,7 @@ def token(sequence: int, payloads: Sequence[bytes], *, number: int | None = None
 
 
 def tokens(count: int, size: int, *, first: int = 1) -> list[Ordered]:
-    """Tokens full of trades, back to back."""
+    """Consecutive tokens of trades."""
     return [
         token(at, [encode(trade(n)) for n in range(at, at + size)]) for at in range(first, first + count * size, size)
     ]

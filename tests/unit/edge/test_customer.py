@@ -1,4 +1,4 @@
-"""The customer alone: one account of every number, bounded memory, and nothing raised whatever is heard."""
+"""The customer alone: every number is delivered or a gap, memory is bounded, and no input raises."""
 
 import pytest
 from hypothesis import given
@@ -46,7 +46,7 @@ def records(machine: Customer, until: int = NOON) -> list[Record]:
 
 
 def requests(machine: Customer, until: int) -> list[tuple[str, int, int]]:
-    """(server, first, count) of everything that is asked for."""
+    """(server, first, count) of every request."""
     asked = []
     while (deadline := machine.deadline()) is not None and deadline <= until:
         machine.wake(deadline)
@@ -58,14 +58,14 @@ def requests(machine: Customer, until: int) -> list[tuple[str, int, int]]:
     return asked
 
 
-def test_the_first_copy_counts_whichever_feed_brought_it() -> None:
+def test_the_first_copy_counts_on_whichever_feed_it_came() -> None:
     machine = listener()
     machine.receive(packet(1, 2), NOON, feed="A")
     machine.receive(packet(1, 3), NOON, feed="B")
     assert records(machine) == [Delivered(1, SESSION, 1, (b"1", b"2")), Delivered(1, SESSION, 3, (b"3",))]
 
 
-def test_a_hole_becomes_a_gap_when_patience_ends_and_exactly_what_is_missing_is_named() -> None:
+def test_a_hole_becomes_an_exact_gap_when_patience_ends() -> None:
     machine = listener(patience=50 * MILLISECOND)
     machine.receive(packet(1, 2), NOON, feed="A")
     machine.receive(packet(5, 1), NOON, feed="A")
@@ -73,7 +73,7 @@ def test_a_hole_becomes_a_gap_when_patience_ends_and_exactly_what_is_missing_is_
     assert records(machine, NOON + 50 * MILLISECOND) == [Gap(1, SESSION, 3, 2), Delivered(1, SESSION, 5, (b"5",))]
 
 
-def test_a_hole_is_asked_for_after_a_moment_and_of_another_server_when_one_is_silent() -> None:
+def test_a_hole_is_requested_after_a_delay_and_from_another_server_when_one_is_silent() -> None:
     machine = listener(servers=SERVERS, patience=None, ask_delay=3 * MILLISECOND, retry_period=30 * MILLISECOND)
     machine.receive(packet(4, 1), NOON, feed="A")
     assert not requests(machine, NOON + 2 * MILLISECOND)
@@ -84,14 +84,14 @@ def test_a_hole_is_asked_for_after_a_moment_and_of_another_server_when_one_is_si
     assert not requests(machine, NOON + SECOND)
 
 
-def test_what_the_other_feed_brings_in_time_is_not_asked_for() -> None:
+def test_what_the_other_feed_brings_in_time_is_not_requested() -> None:
     machine = listener(servers=SERVERS, patience=None)
     machine.receive(packet(2, 1), NOON, feed="A")
     machine.receive(packet(1, 1), NOON + MILLISECOND, feed="B")
     assert not requests(machine, NOON + SECOND)
 
 
-def test_silence_of_one_feed_and_of_all_is_told_and_so_is_its_end() -> None:
+def test_silence_of_one_feed_and_of_all_is_reported_and_so_is_its_end() -> None:
     machine = listener(stale_delay=3 * SECOND)
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.receive(packet(1, 1), NOON + SECOND, feed="B")
@@ -119,32 +119,32 @@ def test_a_new_plan_waits_for_the_end_of_the_old_one() -> None:
     ]
 
 
-def test_an_old_session_whose_end_never_comes_is_left_and_that_is_told() -> None:
+def test_an_old_session_whose_end_never_comes_is_given_up_and_reported() -> None:
     machine = listener()
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.follow(plan(2), [1], NOON)
     machine.receive(packet(1, 2, NEXT), NOON, feed="A")
-    told = records(machine, NOON + 10 * SECOND)
-    assert Ended(1, SESSION, 2, complete=False) in told
-    assert Delivered(1, NEXT, 1, (b"1", b"2")) in told
+    reported = records(machine, NOON + 10 * SECOND)
+    assert Ended(1, SESSION, 2, complete=False) in reported
+    assert Delivered(1, NEXT, 1, (b"1", b"2")) in reported
 
 
-def test_a_plan_that_is_known_long_before_disturbs_nothing() -> None:
+def test_a_plan_that_is_known_long_before_changes_nothing() -> None:
     machine = listener()
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.follow(plan(2), [1], NOON)
-    told = records(machine, NOON + 60 * SECOND)
-    assert not [record for record in told if isinstance(record, Ended)]
+    reported = records(machine, NOON + 60 * SECOND)
+    assert not [record for record in reported if isinstance(record, Ended)]
 
 
-def test_the_next_chapter_is_kept_only_as_far_as_there_is_room() -> None:
+def test_the_next_edition_is_held_only_within_the_limit() -> None:
     machine = listener(servers=SERVERS, patience=None, held_bytes_max=1_000)
     machine.receive(packet(1, 1), NOON, feed="A")
     machine.follow(plan(2), [1], NOON)
     for first in range(1, 10_000, 10):
         machine.receive(packet(first, 10, NEXT), NOON, feed="A")
     assert machine.counts.postponed > 900
-    assert machine._chapters[1].waiting_bytes < 1_100
+    assert machine._editions[1].waiting_bytes < 1_100
     machine.receive(encode(Packet(SESSION, 2, ended=True)), NOON, feed="A")
     machine.receive(encode(Packet(NEXT, 10_001)), NOON, feed="A")
     assert requests(machine, NOON + 5 * MILLISECOND)
@@ -159,15 +159,15 @@ def test_the_next_chapter_is_kept_only_as_far_as_there_is_room() -> None:
 def test_delivered_and_gaps_are_everything_once_and_in_order(heard: list[tuple[int, int, int, str, bool]]) -> None:
     machine = listener(patience=20 * MILLISECOND, ahead_max=40)
     now = NOON
-    told: list[Record] = []
+    reported: list[Record] = []
     for pause, first, count, feed, ended in heard:
         now += pause * MILLISECOND
-        told += records(machine, now)
+        reported += records(machine, now)
         ends = ended and count == 0 and first == 80
         machine.receive(encode(Packet(SESSION, 81, ended=True)) if ends else packet(first, count), now, feed=feed)
-    told += records(machine, now + SECOND)
+    reported += records(machine, now + SECOND)
     following = 1
-    for record in told:
+    for record in reported:
         if isinstance(record, Delivered):
             assert record.first == following
             assert record.messages == tuple(
@@ -182,7 +182,7 @@ def test_delivered_and_gaps_are_everything_once_and_in_order(heard: list[tuple[i
 
 
 @given(st.lists(st.binary(max_size=80), max_size=20))
-def test_whatever_is_heard_nothing_is_raised(noise: list[bytes]) -> None:
+def test_no_input_raises_an_exception(noise: list[bytes]) -> None:
     machine = listener()
     for datagram in noise:
         machine.receive(datagram, NOON, feed="A")
@@ -192,13 +192,13 @@ def test_whatever_is_heard_nothing_is_raised(noise: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("ask_delay", 0), ("patience", 0), ("request_max", -1)])
-def test_options_that_make_no_sense_are_refused(field: str, value: int) -> None:
+def test_options_out_of_range_are_refused(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value}"):
         CustomerOptions(**{field: value})
 
 
-def test_a_server_that_is_itself_behind_is_as_good_as_a_silent_one() -> None:
-    """Its receiver was killed: it knows nothing of what the feeds brought since, and says so for ever."""
+def test_a_server_that_lags_behind_counts_as_silent() -> None:
+    """Its receiver was killed: it has nothing of what the feeds brought since, and answers so for ever."""
     machine = listener(servers=SERVERS, patience=None, ask_delay=3 * MILLISECOND, retry_period=30 * MILLISECOND)
     machine.receive(packet(4, 1), NOON, feed="A")
     asked = []

@@ -1,4 +1,4 @@
-"""R_x: what is asked for is sent again, to one or to all; whatever should not be served is counted and refused."""
+"""R_x: requested messages are sent again, by unicast or multicast; everything else is counted and refused."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ from fairtape.edge.protocol.retransmitter import (
     RepairRequest,
     Retransmitter,
     RetransmitterOptions,
-    batched,
+    merge_requests,
 )
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
@@ -35,20 +35,20 @@ OTHER: Address = ("10.0.0.2", 5)
 SESSION = edition().session(1)
 
 
-def shelf(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> RecentMessages:
-    kept, striper = RecentMessages(bytes_max=bytes_max), StripeSequencer(StripePosition.fresh(edition()))
-    for step in striper.begin():
-        kept.take(step, striper.at)
+def recent(count: int = 10, *, bytes_max: int = 1 << 20, finished: bool = False) -> RecentMessages:
+    kept, sequencer = RecentMessages(bytes_max=bytes_max), StripeSequencer(StripePosition.fresh(edition()))
+    for step in sequencer.begin():
+        kept.take(step, sequencer.at)
     for ordered in tokens(count, 6):
-        for step in striper.deliver(ordered):
-            kept.take(step, striper.at)
-    for step in striper.finish(NOON) if finished else []:
-        kept.take(step, striper.at)
+        for step in sequencer.deliver(ordered):
+            kept.take(step, sequencer.at)
+    for step in sequencer.finish(NOON) if finished else []:
+        kept.take(step, sequencer.at)
     return kept
 
 
 def server(archive: RecentMessages | None = None, **options: int) -> Retransmitter:
-    made = Retransmitter(archive or shelf(), feed="A", options=RetransmitterOptions(**options))
+    made = Retransmitter(archive or recent(), feed="A", options=RetransmitterOptions(**options))
     made.follow(edition().plan)
     return made
 
@@ -70,8 +70,8 @@ def carried(effect: EdgeEffect) -> list[bytes]:
     return [message for datagram in effect.datagrams for message in moldudp64.decode(datagram).messages]
 
 
-def test_what_one_misses_goes_to_that_one() -> None:
-    kept = shelf()
+def test_what_one_customer_misses_is_sent_by_unicast() -> None:
+    kept = recent()
     machine = server(kept)
     ask(machine, 5, 3)
     (effect,) = settle(machine)
@@ -81,9 +81,9 @@ def test_what_one_misses_goes_to_that_one() -> None:
     assert moldudp64.decode(effect.datagrams[0]).number == 5
 
 
-def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None:
+def test_what_several_miss_is_multicast_once_and_the_rest_goes_to_each() -> None:
     """Retransmissions should also be multicast. TRMP 2001 §7.1."""
-    kept = shelf()
+    kept = recent()
     machine = server(kept)
     ask(machine, 5, 4)
     ask(machine, 7, 4, OTHER)
@@ -101,7 +101,7 @@ def test_what_several_miss_goes_to_everybody_once_and_the_rest_to_each() -> None
     }
 
 
-def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -> None:
+def test_a_request_that_crossed_a_multicast_repair_is_not_answered_again() -> None:
     machine = server(linger_period=50 * MILLISECOND)
     ask(machine, 5, 4)
     ask(machine, 5, 4, OTHER)
@@ -113,9 +113,9 @@ def test_a_request_that_crossed_a_repair_for_everybody_is_not_answered_again() -
     assert len(settle(machine)) == 1
 
 
-def test_the_very_next_number_is_answered_with_how_far_the_session_is() -> None:
+def test_a_request_for_the_next_number_is_answered_with_the_extent() -> None:
     for finished in (False, True):
-        kept = shelf(finished=finished)
+        kept = recent(finished=finished)
         machine = server(kept)
         extent = kept.extent(SESSION)
         assert extent is not None
@@ -135,15 +135,15 @@ def test_what_was_not_released_is_not_served() -> None:
     assert machine.counts.absurd == 2
 
 
-def test_an_answer_is_bounded_however_much_is_asked_for() -> None:
-    machine = server(shelf(400), answer_messages_max=70)
+def test_an_answer_is_bounded_however_much_is_requested() -> None:
+    machine = server(recent(400), answer_messages_max=70)
     ask(machine, 1, 65_535)
     (effect,) = settle(machine)
     assert len(carried(effect)) == 70
 
 
 def test_a_large_repair_takes_turns_with_others() -> None:
-    machine = server(shelf(400), turn_datagrams_max=2, multicast_min=9)
+    machine = server(recent(400), turn_datagrams_max=2, multicast_min=9)
     ask(machine, 1, 400)
     ask(machine, 7, 1, OTHER)
     effects = [effect for effect in settle(machine) if isinstance(effect, SendUnicast)]
@@ -152,7 +152,7 @@ def test_a_large_repair_takes_turns_with_others() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
-def test_whatever_comes_is_counted_and_nothing_is_raised(noise: list[bytes]) -> None:
+def test_any_input_is_counted_and_raises_nothing(noise: list[bytes]) -> None:
     machine = server()
     for datagram in noise:
         machine.receive(datagram, NOON, origin=ONE)
@@ -170,8 +170,8 @@ def test_a_flood_of_one_host_is_refused_and_others_are_served() -> None:
     assert OTHER in {effect.to for effect in settle(machine) if isinstance(effect, SendUnicast)}
 
 
-def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybody() -> None:
-    machine = server(shelf(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
+def test_one_host_with_two_ports_does_not_fill_the_queue_of_multicast_repairs() -> None:
+    machine = server(recent(2_000), queue_max=4, best_effort_max=16, group_share=1_000_000)
     for place in range(40):
         for port in (1, 2):
             ask(machine, 1 + 20 * place, 10, origin=("10.0.0.66", port))
@@ -182,7 +182,7 @@ def test_one_host_with_two_ports_does_not_fill_the_queue_of_repairs_for_everybod
     assert machine.counts.refused == before
 
 
-def test_a_refusal_of_a_guaranteed_customer_is_told_and_never_silent() -> None:
+def test_a_refusal_of_a_guaranteed_customer_is_reported() -> None:
     machine = server(requests_per_s=100, queue_max=4)
     machine.accounts.register(ONE[0], Grade.GUARANTEED)
     for _ in range(20):
@@ -200,13 +200,13 @@ def test_under_load_best_effort_is_refused_and_the_guaranteed_wait() -> None:
     machine.wake(NOON + 2 * MILLISECOND)
     ask(machine, 2, 1, OTHER, NOON + 2 * MILLISECOND)
     assert machine.counts.refused == 1
-    told = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, SendUnicast)]
-    assert sum(len(carried(effect)) for effect in told if effect.to == ONE) == 10
+    sent = [effect for effect in settle(machine, NOON + 60 * SECOND) if isinstance(effect, SendUnicast)]
+    assert sum(len(carried(effect)) for effect in sent if effect.to == ONE) == 10
     assert machine.deadline() is None
 
 
-def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
-    machine = server(shelf(400), customer_bits_per_s=100_000, multicast_min=9)
+def test_a_customer_beyond_its_rate_waits_and_others_do_not() -> None:
+    machine = server(recent(400), customer_bits_per_s=100_000, multicast_min=9)
     for first in range(1, 800, 80):
         ask(machine, first, 40)
     ask(machine, 3, 1, OTHER)
@@ -217,12 +217,12 @@ def test_a_customer_that_has_had_enough_waits_and_others_do_not() -> None:
     assert sum(len(carried(effect)) for effect in early + late) == 401
 
 
-def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
-    accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, strangers_max=10)
+def test_unregistered_accounts_are_bounded_and_registered_ones_stay() -> None:
+    accounts = CustomerAccounts(requests_per_s=1, bits_per_s=1, unregistered_max=10)
     accounts.register("friend", Grade.GUARANTEED)
     for host in range(1_000):
         accounts.of(str(host))
-    assert len(accounts._strangers) == 10
+    assert len(accounts._unregistered) == 10
     assert accounts.of("friend").grade is Grade.GUARANTEED
 
 
@@ -230,13 +230,11 @@ def test_accounts_of_strangers_are_bounded_and_registered_ones_stay() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 10)), max_size=15),
     st.integers(1, 4),
 )
-def test_gathered_repairs_give_everybody_what_they_want_once(
-    drawn: list[tuple[int, int, int]], multicast_min: int
-) -> None:
-    wishes = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
-    wanting = {(wish.by, number) for wish in wishes for number in range(wish.first, wish.end)}
+def test_gathered_repairs_serve_every_request_once(drawn: list[tuple[int, int, int]], multicast_min: int) -> None:
+    requests = [RepairRequest((str(host), 1), first, first + count) for host, first, count in drawn]
+    wanting = {(request.by, number) for request in requests for number in range(request.first, request.end)}
     crowds = Counter(number for _, number in wanting)
-    repairs = batched(wishes, multicast_min=multicast_min)
+    repairs = merge_requests(requests, multicast_min=multicast_min)
     sent = Counter((repair.to, number) for repair in repairs for number in range(repair.first, repair.end))
     assert max(sent.values(), default=1) == 1
     assert {number for to, number in sent if to is None} == {n for n, crowd in crowds.items() if crowd >= multicast_min}
@@ -244,14 +242,14 @@ def test_gathered_repairs_give_everybody_what_they_want_once(
 
 
 @given(st.integers(1, 70), st.integers(1, 50))
-def test_a_shelf_gives_what_it_has_from_any_number_on(first: int, count: int) -> None:
-    kept = shelf()
+def test_recent_messages_are_read_from_any_number_on(first: int, count: int) -> None:
+    kept = recent()
     everything = list(kept.messages(SESSION, 1, 10_000))
     assert list(kept.messages(SESSION, first, count)) == everything[first - 1 : first - 1 + count]
 
 
-def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
-    small, whole = shelf(100, bytes_max=6_000), shelf(100)
+def test_recent_messages_are_bounded_and_the_older_archive_has_the_rest() -> None:
+    small, whole = recent(100, bytes_max=6_000), recent(100)
     assert not small.messages(SESSION, 1, 5)
     small._older = whole
     assert list(small.messages(SESSION, 1, 5)) == list(whole.messages(SESSION, 1, 5))
@@ -260,7 +258,7 @@ def test_a_shelf_is_bounded_and_asks_the_older_archive_for_the_rest() -> None:
 
 
 def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
-    kept = shelf()
+    kept = recent()
     order = tokens(10, 6)[4]
     since = order.acknowledged_at - edition().plan.midnight_at
     number = kept.number_since(SESSION, since)
@@ -279,26 +277,26 @@ def test_a_time_of_day_leads_to_the_first_message_of_its_token() -> None:
 def test_messages_are_read_again_from_the_order_by_the_index(
     first: int, count: int, spacing: int, numbers_max: int
 ) -> None:
-    """R_x serves from the journal: the index may be thin, and the messages are the same."""
+    """R_x serves from the journal: the index may be sparse, and the messages are the same."""
     orders = tokens(30, 5)
     boundary = turning(orders[20].sequence, 3)
     entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
     entries += orders[20:]
-    places, striper, kept = (
+    places, sequencer, kept = (
         MessageIndex(spacing=spacing, numbers_max=numbers_max),
         StripeSequencer(StripePosition.fresh(edition())),
         RecentMessages(),
     )
-    striper.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
-    for step in striper.begin():
-        kept.take(step, striper.at)
+    sequencer.change_plan(plan(2), at_sequence=orders[20].sequence, at=NOON)
+    for step in sequencer.begin():
+        kept.take(step, sequencer.at)
     for entry in entries:
-        places.note(striper.standing)
+        places.note(sequencer.position)
         if isinstance(entry, Ordered):
-            for step in striper.deliver(entry):
-                kept.take(step, striper.at)
+            for step in sequencer.deliver(entry):
+                kept.take(step, sequencer.at)
         else:
-            striper.turn(entry)
+            sequencer.turn(entry)
     for session in (SESSION, edition(2).session(2)):
         place = places.before(session, first)
         assert place is not None

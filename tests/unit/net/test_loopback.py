@@ -19,7 +19,7 @@ def all_ports_of(world: DemoWorld, folder: Path) -> Iterator[int]:
     plan = world.plan(folder)
     yield from (peer.port for peer in plan.ring.book.values())
     yield from (port for _, port in plan.edge.routes.values())
-    for publisher in plan.edge.settings.stations.values():
+    for publisher in plan.edge.settings.publishers.values():
         yield from (publisher.requests[1], publisher.replays[1])
 
 

@@ -19,7 +19,7 @@ from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN, CustomerReplay
 from fairtape.web.encoding import Encoding
 from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, LagMonitor
 from fairtape.web.subscription import Overload, Refusal, SlowPolicy, Subscription
-from unit.client.tape_values import SYMBOLS
+from unit.tape.tape_values import SYMBOLS
 from unit.web.web_values import NOW, RecordedConnection, WebWorld
 
 SMALL = Limits(queue_max=QUEUE_MIN)

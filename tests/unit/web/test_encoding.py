@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.records import Break, Gap, Message, Reformation, Skipped, Stale
-from fairtape.tape.serialization import MAGIC, BadBundle, bundle, unbundled
+from fairtape.tape.serialization import MAGIC, BadBatch, decode_batch, encode_batch
 from fairtape.web.encoding import Encoding, encode_frame, encode_trades
-from unit.client import tape_values
+from unit.tape import tape_values
 from unit.web.web_values import NOW, WebWorld, payload_of
 
 wide = st.integers(-1, (1 << 63) - 1)
@@ -31,7 +31,7 @@ def lots(draw: st.DrawFn) -> TradeBatch:
 
 @given(lots(), wide)
 def test_a_bundle_gives_back_every_field_of_every_trade(lot: TradeBatch, sent_at: int) -> None:
-    found, found_at = unbundled(bundle(lot, sent_at), NOW)
+    found, found_at = decode_batch(encode_batch(lot, sent_at), NOW)
     assert found_at == sent_at
     assert found.trades.tobytes() == lot.trades.tobytes()
     for name in PLACE_DTYPE.names or ():
@@ -41,16 +41,16 @@ def test_a_bundle_gives_back_every_field_of_every_trade(lot: TradeBatch, sent_at
 
 @given(st.binary(max_size=200), lots(), st.integers(0, 400))
 def test_what_is_no_bundle_is_refused(noise: bytes, lot: TradeBatch, cut: int) -> None:
-    for octets in (noise, MAGIC + noise, bundle(lot, NOW)[:cut]):
+    for octets in (noise, MAGIC + noise, encode_batch(lot, NOW)[:cut]):
         try:
-            found, _ = unbundled(octets, NOW)
-        except BadBundle:
+            found, _ = decode_batch(octets, NOW)
+        except BadBatch:
             continue
-        assert len(bundle(found, NOW)) == len(octets)
+        assert len(encode_batch(found, NOW)) == len(octets)
 
 
 def test_a_trade_has_136_bytes_in_a_bundle_behind_a_head_of_16() -> None:
-    assert len(bundle(tape_values.lot(1, 7), NOW)) == 16 + 7 * (64 + 72)
+    assert len(encode_batch(tape_values.batch_of(1, 7), NOW)) == 16 + 7 * (64 + 72)
 
 
 def test_json_has_the_four_times_the_clock_bound_and_three_numbers_of_every_trade(tmp_path: Path) -> None:

@@ -8,46 +8,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.market.notices import Cancel, encode_notice
-from fairtape.tape.sales_columns import ColumnSales
+from fairtape.tape.sales import Sales
 from fairtape.web import ticker as ticker_module
 from fairtape.web.subscription import Subscription
 from fairtape.web.ticker import TAIL_ROWS_MAX, LiveTicker, Tail
-from unit.client import tape_values
+from unit.tape import tape_values
 from unit.web.web_values import Site, WebWorld, numbers_of
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
 def test_sales_know_the_last_trade_and_the_volume_of_every_symbol(counts: list[int]) -> None:
-    sales, following = ColumnSales(1), 1
+    sales, following = Sales(1), 1
     for count in counts:
-        sales.note(tape_values.lot(following, count))
+        sales.apply(tape_values.batch_of(following, count))
         following += count
     every = [tape_values.trade(number) for number in range(1, following)]
     volumes: Counter[str] = Counter()
     for trade in every:
         volumes[trade.symbol] += trade.quantity
     assert sales.symbols() == sorted(volumes)
-    assert numbers_of(sales.lot()) == list(range(max(following - 4, 1), following))
+    assert numbers_of(sales.last_sales()) == list(range(max(following - 4, 1), following))
     for symbol, volume in volumes.items():
         found = sales.of(symbol)
         assert found is not None
-        lot, received = found
-        assert received.quantity == volume
-        assert received.trades == sum(trade.symbol == symbol for trade in every)
-        assert next(lot.records()).trade_id == max(trade.trade_id for trade in every if trade.symbol == symbol)
+        assert found.volume.quantity == volume
+        assert found.volume.trades == sum(trade.symbol == symbol for trade in every)
+        assert next(found.batch.records()).trade_id == max(trade.trade_id for trade in every if trade.symbol == symbol)
     assert sales.of("XYZ") is None
 
 
 def test_a_volume_may_be_larger_than_any_machine_integer() -> None:
-    sales = ColumnSales(1)
-    lot = tape_values.lot(4, 1)
+    sales = Sales(1)
+    lot = tape_values.batch_of(4, 1)
     huge = lot.trades.copy()
     huge["quantity"] = (1 << 63) - 1
     for _ in range(3):
-        sales.note(lot._replace(trades=huge))
+        sales.apply(lot._replace(trades=huge))
     found = sales.of("ABC")
     assert found is not None
-    assert found[1].quantity == 3 * ((1 << 63) - 1)
+    assert found.volume.quantity == 3 * ((1 << 63) - 1)
 
 
 def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -
     site.hold(5)
     ticker = LiveTicker(tmp_path)
     assert ticker.due == 21
-    assert numbers_of(ticker.sales.lot()) == [17, 18, 19, 20]
+    assert numbers_of(ticker.sales.last_sales()) == [17, 18, 19, 20]
     assert ticker.messages == 20
     assert ticker.advance() == []
 
@@ -91,7 +90,7 @@ def test_numbers_after_a_break_are_published_again_and_counted_once(tmp_path: Pa
     assert [each if isinstance(each, int) else each["kind"] for each in connection.received] == ["break", *range(7, 15)]
     assert ticker.due == 15
     assert ticker.messages == 14
-    assert numbers_of(ticker.sales.lot()) == [11, 12, 13, 14]
+    assert numbers_of(ticker.sales.last_sales()) == [11, 12, 13, 14]
     assert ticker.tail.first == 7
 
 
@@ -112,16 +111,16 @@ def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: P
     world.site.release(8, per_token=1)
     world.site.publish(encode_notice(Cancel(8, tape_values.trade(8).venue_name, "ABC", 1)))
     world.run_rounds()
-    assert numbers_of(world.broadcaster.ticker.sales.lot()) == [4, 5, 6, 7]
+    assert numbers_of(world.broadcaster.ticker.sales.last_sales()) == [4, 5, 6, 7]
     world.site.truncate_and_break(token=8, following=9)
     world.site.release(1, per_token=1)
     world.run_rounds(3)
-    assert numbers_of(world.broadcaster.ticker.sales.lot()) == [6, 7, 8, 9]
+    assert numbers_of(world.broadcaster.ticker.sales.last_sales()) == [6, 7, 8, 9]
 
 
 def test_the_recent_past_has_a_limit() -> None:
     tail, following = Tail(1), 1
-    lot = tape_values.lot(1, 1_000)
+    lot = tape_values.batch_of(1, 1_000)
     for _ in range(200):
         places = lot.places.copy()
         places["sequence"] += following - 1

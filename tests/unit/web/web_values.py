@@ -10,12 +10,12 @@ from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import JournalWriter
 from fairtape.tape.batches import TradeBatch
-from fairtape.tape.serialization import unbundled
+from fairtape.tape.serialization import decode_batch
 from fairtape.web.broadcast import Broadcaster, Limits
 from fairtape.web.customer import WebCustomer
 from fairtape.web.subscription import Subscription
 from fairtape.web.ticker import LiveTicker
-from unit.client import tape_values
+from unit.tape import tape_values
 
 NOW = 1_800_000_000_000_000_000
 
@@ -126,7 +126,7 @@ def payload_of(frame: bytes) -> tuple[int, bytes]:
 def parsed(frame: bytes) -> list[Any]:
     opcode, payload = payload_of(frame)
     if opcode == 2:
-        batch, _ = unbundled(payload, NOW)
+        batch, _ = decode_batch(payload, NOW)
         return numbers_of(batch)
     content = json.loads(payload)
     if content["kind"] == "trades":

@@ -358,7 +358,8 @@ def _groups(network: TomlTable) -> Groups | None:
 
 def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:
     """The sites that publish to customers. Without any there is no edge, and its other fields may be left out."""
-    publishers = edge.table("stations", optional=True)
+    key = "stations" if "stations" in edge else "publishers"  # files of earlier versions say `stations`
+    publishers = edge.table(key, optional=True)
     places = {name: _publisher(publishers, name, fields, nodes) for name, fields in publishers.items()}
     if not places:
         edge.finish()
@@ -370,7 +371,7 @@ def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -
     settings = EdgeSettings(
         tag=tag,
         core=core,
-        stations=places,
+        publishers=places,
         first_plan=edge.number("first_plan", 0, VERSION_MAX, 0),
         ttl=edge.number("ttl", 0, TTL_MAX, 1),
         guaranteed=edge.names("guaranteed", optional=True),
@@ -442,7 +443,7 @@ def _regions(regions: TomlTable, places: Mapping[str, PublisherPlace], nodes: Ma
         feeds, sites = fields.names("feeds"), fields.names("sites")
         for site in sites:
             if site not in places:
-                raise fields.wrong("sites", site, f"expected stations, which are {', '.join(places)}")
+                raise fields.wrong("sites", site, f"expected publishers, which are {', '.join(places)}")
         fields.finish()
         try:
             yield Region(name=name, feeds=feeds, receivers=tuple(nodes[site].number for site in sites))

@@ -409,10 +409,10 @@ def check_ready(deployment: Deployment) -> None:
     Every address must be free and the store must answer. It is checked before anything is started: otherwise each
     process would report the same error by itself, while others already run.
     """
-    publishers = {} if deployment.edge is None else deployment.edge.stations
+    publishers = {} if deployment.edge is None else deployment.edge.publishers
     nodes = (*deployment.sites, *deployment.reformers)
     addresses = {f"{node.kind.value}s.{node.name}.address": (node.host, node.port) for node in nodes}
-    addresses |= {f"edge.stations.{name}.requests": place.requests for name, place in publishers.items()}
+    addresses |= {f"edge.publishers.{name}.requests": place.requests for name, place in publishers.items()}
     with ExitStack() as bound:
         for field, address in addresses.items():
             try:

@@ -154,7 +154,7 @@ def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Itera
     yield "guaranteed = []  # addresses of customers whose repairs have priority"
     yield '# customers_file = "keys/customers.json"  # {"name": "password"} who may replay; without it, all'
     yield ""
-    yield "[edge.stations]  # addresses for the requests of customers (UDP) and for replays (TCP)"
+    yield "[edge.publishers]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
     for place, name in enumerate(names):
         host = hosts[place % len(hosts)]
         ports = [each.rpartition(":")[2] for each in addresses[2 * place : 2 * place + 2]]

@@ -85,7 +85,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
     until all sites of this machine have it.
     """
     settings = edge_of(deployment)
-    for site, place in settings.stations.items():
+    for site, place in settings.publishers.items():
         if place.feed not in plan.feeds:
             raise UserError(f"site {site} publishes on feed {place.feed}; plan {plan.version} has {plan.feeds}: add it")
     for region in settings.regions:
@@ -118,5 +118,5 @@ def _await_plan(deployment: Deployment, run: RunFolder, plan: StripePlan) -> Non
 
 def _publishers(deployment: Deployment, run: RunFolder) -> dict[str, PublisherStatus]:
     """The publishers of this machine, by site."""
-    sites = run.statuses_of(SiteStatus, list(edge_of(deployment).stations))
+    sites = run.statuses_of(SiteStatus, list(edge_of(deployment).publishers))
     return {name: site.edge for name, site in sites.items() if site.edge is not None}

@@ -1,4 +1,4 @@
-"""The edge of a deployment: a site's station in its process, and the retransmit server that is a process beside it."""
+"""The edge of a deployment: the edge publisher in a site's process, and the process of its retransmit server."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status import EdgeStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.edge.service.checkpoints import checkpoint_path, memory_path
+from fairtape.edge.service.checkpoints import checkpoint_path, snapshot_path
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
@@ -28,100 +28,97 @@ FILES_NEEDED: Final = 2_048  # open files of a retransmit server: replays, and t
 
 
 def edge_of(deployment: Deployment) -> EdgeSettings:
-    """The edge, which must be there."""
+    """The settings of the edge; a `UserError` where the deployment has none."""
     if deployment.edge is None:
         raise UserError(
-            f"{deployment.folder} has no edge; name the stations in its file, under [edge], as `fairtape init --edge`"
+            f"{deployment.folder} has no edge; list the publishers in its file, under [edge], as `fairtape init --edge`"
             " writes them"
         )
     return deployment.edge
 
 
 def edge_names(deployment: Deployment) -> list[str]:
-    """The processes beside the sites."""
-    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.stations]
+    """The names of the retransmit server processes."""
+    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.publishers]
 
 
 def stripe_plans_of(deployment: Deployment) -> StripePlanStore:
-    """Its stripe plans."""
+    """The stripe plans of a deployment."""
     return StripePlanStore(deployment.folder, deployment.stripe)
 
 
 class SilencedPublisher:
-    """Stands in for a station that has no socket: the site goes on, and its status says why it is not heard."""
+    """Replaces a publisher without a socket: the site continues, and its status says why nothing is sent."""
 
-    def __init__(self, feed: str, words: str) -> None:
+    def __init__(self, feed: str, reason: str) -> None:
         self._feed = feed
-        self._words = words
+        self._reason = reason
         self._unsent = 0
 
     def delivered(self, delivery: Deliver) -> None:
-        """Count it."""
         self._unsent += delivery.release.count
 
     def turned(self, change: FormationChange) -> None:
-        """Nothing to do."""
+        pass
 
     def assign(self, feeds: Collection[str], now: Instant) -> None:
-        """Nothing to do."""
+        pass
 
     def deadline(self) -> Instant | None:
-        """Never."""
         return None
 
     def wake(self, now: Instant) -> None:
-        """Nothing to do."""
+        pass
 
     def status(self) -> PublisherStatus:
-        """Why it is silent."""
         return PublisherStatus(
-            feed=self._feed, speaks=False, reason=self._words, plan=None, marks=(), unsent=self._unsent
+            feed=self._feed, speaks=False, reason=self._reason, plan=None, marks=(), unsent=self._unsent
         )
 
     def close(self) -> None:
-        """Nothing to give back."""
+        pass
 
 
 def open_publisher(
     deployment: Deployment, node: Node, journal: Path, log: Callable[[str], None]
 ) -> EdgePublisher | SilencedPublisher | None:
-    """The outlet of a site; None where the deployment gives it none."""
+    """The publisher of a site; None where it is not listed."""
     settings = deployment.edge
-    if settings is None or node.name not in settings.stations:
+    if settings is None or node.name not in settings.publishers:
         return None
     try:
         return EdgePublisher(
             settings,
             node.name,
-            catalogue=stripe_plans_of(deployment),
+            plan_store=stripe_plans_of(deployment),
             journal=journal,
-            sidecar=checkpoint_path(deployment.folder, node.name),
+            checkpoint_file=checkpoint_path(deployment.folder, node.name),
             interface=interface_at(node.host),
             log=log,
         )
-    except UserError as complaint:
-        log(f"edge: {complaint}")
-        return SilencedPublisher(settings.stations[node.name].feed, str(complaint))
+    except UserError as error:
+        log(f"edge: {error}")
+        return SilencedPublisher(settings.publishers[node.name].feed, str(error))
 
 
 def run_edge(deployment: Deployment, node: Node) -> None:
-    """The life of a retransmit server, until SIGINT or SIGTERM."""
+    """Run the retransmit server of a site until SIGINT or SIGTERM."""
     settings = edge_of(deployment)
-    place = settings.stations.get(node.name)
+    place = settings.publishers.get(node.name)
     if place is None:
-        raise UserError(f"SITE is {node.name!r}; stations are {', '.join(settings.stations)}")
+        raise UserError(f"SITE is {node.name!r}; publishers are {', '.join(settings.publishers)}")
     journal = deployment.journal_of(node)
     journal.mkdir(parents=True, exist_ok=True)
     allow_files(FILES_NEEDED)
     clock = clock_of(deployment)
     try:
-        memory = memory_path(deployment.folder, node.name)
-        library = ReplayArchive(journal, settings, stripe_plans_of(deployment), memory=memory)
+        snapshot = snapshot_path(deployment.folder, node.name)
+        archive = ReplayArchive(journal, settings, stripe_plans_of(deployment), snapshot=snapshot)
     except PlanUnknown as missing:
         raise UserError(str(missing)) from None
-    server = RetransmitServer(settings, place, library, clock, interface=interface_at(node.host))
+    server = RetransmitServer(settings, place, archive, clock, interface=interface_at(node.host))
     name = f"{node.name}{BESIDE}"
-    bulletin = StatusFile(RunFolder(deployment.folder), name)
+    status_file = StatusFile(RunFolder(deployment.folder), name)
 
     def status(now: Instant) -> EdgeStatus:
         return EdgeStatus(name=name, node=node.number, written_at=now, server=server.status())
@@ -129,11 +126,11 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     with Interrupts() as interrupts:
 
         def ended() -> bool:
-            bulletin.keep_posted(clock.now(), status)
+            status_file.keep_posted(clock.now(), status)
             return interrupts.count > 0
 
         try:
             server.run(ended)
         finally:
-            bulletin.close(replace(status(clock.now()), ended=True))
+            status_file.close(replace(status(clock.now()), ended=True))
             server.close()

@@ -1,14 +1,18 @@
-"""The edge: what lies between a receiver's releases and a customer's ear. TRMP 2001 §4.1, §4.3, §7.1.
+"""The machines between the releases of a receiver and its customers. TRMP 2001 §4.1, §4.3, §7.1.
 
-Data goes one way: the order is split into stripes and numbered (`striper`), printed (`press`), paced and sent
-(`outlet`), lost, arbitrated and heard (`customer`). What was lost is asked for at a `retransmitter` (R_x), in
-datagrams, or replayed by a `soupdesk`, over a stream. All of them are machines without input or output, and a driver
-turns them.
+Data flows one way: the order is split into stripes and numbered, encoded as ITCH, paced and sent by multicast, and
+received by customers, which arbitrate between two feeds. A customer requests what was lost from a retransmitter (R_x),
+by datagram, or has it replayed over a stream. A driver runs the machines; they have no input or output of their own.
 
-- `sessions`: the names of MoldUDP64 sessions; an edition is one plan in force, a standing is a place in it
-- `marks`: messages of our own inside the sessions: begun, over, reformed, opaque payloads
-- `assignment`: who speaks to which region, as it follows from a formation
-- `pacing`: the send queue of a stripe, in front of a token bucket
-- `archive`, `places`: what was released, by number; where in the order a number lies
-- `effects`, `records`: what the machines ask for; what a customer is told
+- `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them
+- `session_marks`: messages of our own inside the sessions: begun, over, reformed, opaque payloads
+- `feed_assignment`: which receiver sends to which region, as a function of the formation
+- `itch_encoder`: all trades of a token as ITCH messages
+- `stripe_sequencer`: numbers the messages of all stripes
+- `pacing`: a bit rate limit, and the queue in front of it
+- `remulticast`: sends the stripes of a receiver
+- `archive`: released messages by number; an index from numbers to positions in the order
+- `retransmitter`: repairs by datagram; `replay`: replays over SoupBinTCP
+- `customer`: receives stripes and requests what is missing; `customer_records`: what it reports
+- `effects`: what the machines ask of their driver
 """

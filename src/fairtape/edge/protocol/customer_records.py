@@ -1,4 +1,4 @@
-"""What a customer is told, in order: messages, and everything that is not as it should be."""
+"""The records of a customer, in order: messages, gaps, and the state of its feeds."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,7 +18,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Consecutive numbers whose messages are not there and will not come."""
+    """Consecutive numbers whose messages are missing and will not come."""
 
     stripe: int
     session: str
@@ -28,7 +28,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Reformation:
-    """From this place of the order on another formation numbers it; nothing is missing."""
+    """From this place of the order on another formation numbers it. Nothing is missing."""
 
     stripe: int
     sequence: int
@@ -37,7 +37,7 @@ class Reformation:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """As a reformation, but numbers of the order from this place on may have been used otherwise before."""
+    """Like a reformation, but other messages may have had the numbers of the order from this place on."""
 
     stripe: int
     sequence: int
@@ -46,7 +46,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """Another plan takes over, at this place of the order where it is known (0: not yet). `follow` it."""
+    """Another plan takes over at this place of the order (0: unknown yet). `follow` it."""
 
     version: int
     sequence: int
@@ -54,7 +54,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The session of a stripe is over. Complete: all of it was delivered or is a gap, to its very end."""
+    """The session of a stripe has ended. Complete: all of it up to its end was delivered or is a gap."""
 
     stripe: int
     session: str
@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """One feed of a stripe is silent; the other ones are heard."""
+    """One feed of a stripe is silent; others are not."""
 
     stripe: int
     feed: str
@@ -73,7 +73,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A feed that was silent is heard again."""
+    """A feed that was silent sends again."""
 
     stripe: int
     feed: str
@@ -89,7 +89,7 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """A stripe that was stale is heard again."""
+    """A stripe that was stale is received again."""
 
     stripe: int
 

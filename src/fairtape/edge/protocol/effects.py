@@ -1,4 +1,4 @@
-"""What the machines of the edge ask of the world, and where things are sent."""
+"""Effects that the machines of the edge ask of their driver."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,14 +9,14 @@ from fairtape.formats.moldudp64 import MoldRequest
 from fairtape.market.stripes import Endpoint
 
 Address: TypeAlias = tuple[str, int]
-"""A host and its port, as a datagram came from there. It says where to answer and proves nothing."""
+"""The host and port that a datagram came from. It is where to answer, and proves nothing."""
 
 
 class Grade(Enum):
     """The two grades of service. TRMP 2001 §4.1."""
 
-    BEST_EFFORT = "best effort"  # repairs as far as there is room
-    GUARANTEED = "guaranteed"  # repairs wait in a queue, and a refusal is told
+    BEST_EFFORT = "best effort"  # repairs while there is capacity
+    GUARANTEED = "guaranteed"  # repairs are queued first, and refusals are reported
 
 
 @dataclass(slots=True)
@@ -38,14 +38,14 @@ class SendUnicast:
 class RefusalReason(Enum):
     """Why a request was not served."""
 
-    FLOOD = "more requests than the customer may make"
-    QUEUE = "too many of the customer's requests wait"
-    LOAD = "the server has no room for best effort"
+    FLOOD = "the customer exceeds its request rate"
+    QUEUE = "too many requests of the customer are queued"
+    LOAD = "the server has no capacity for best effort"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request of a guaranteed customer that is not served: an operator should know."""
+    """A request of a guaranteed customer that is not served, reported to the operator."""
 
     by: Address
     request: MoldRequest
@@ -54,7 +54,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class SequenceLost:
-    """The outlet's order has a hole, or a change was told too late: it is silent until it is given its place again."""
+    """The order has a hole, or a change came too late: nothing is sent until `resume` with a known position."""
 
     expected: int  # sequence
     found: int

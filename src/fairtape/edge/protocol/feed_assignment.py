@@ -1,12 +1,12 @@
-"""Who speaks to which region: the part of a reformation that customers notice. TRMP 2001 §4.1, §5.3.
+"""Which receiver sends to which region: the part of a reformation that customers see. TRMP 2001 §4.1, §5.3.
 
-After a reformation every customer must hear two receivers again, as it did before. Here an address stays where it is,
-and the receiver behind it changes: a feed whose receiver is no longer a member is taken over by the nearest member that
-does not speak to that region yet. Customers need not be told. They hear a feed fall silent, miss nothing because they
-hear the other one, and hear it again.
+After a reformation every customer must receive from two receivers again. Here the addresses stay, and the receivers
+behind them change: a feed whose receiver is no longer a member is taken over by the nearest member that does not send
+to that region yet. Customers need no notice. One feed falls silent, they miss nothing because of the other one, and
+then the first feed continues.
 
-An assignment is a function of the formation alone. So X_R publishes it by publishing the formation, all sites find the
-same one, and a receiver that comes back has its feed again.
+An assignment is a function of the formation alone. So X_R publishes it by publishing the formation, all sites compute
+the same one, and a receiver that returns gets its feed back.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,7 +15,7 @@ from typing import Final
 
 from fairtape.wire.frames import NodeId
 
-FEEDS_MIN: Final = 2  # that a customer hears at once
+FEEDS_MIN: Final = 2  # of a region
 RECEIVERS_MAX: Final = 128
 
 
@@ -25,11 +25,11 @@ class BadRegion(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Customers who hear the same feeds."""
+    """Customers that receive the same feeds."""
 
     name: str
     feeds: tuple[str, ...]
-    receivers: tuple[NodeId, ...]  # who can be heard there: the first ones are at home on the feeds, the next are near
+    receivers: tuple[NodeId, ...]  # first the home of each feed, then others, the nearest first
 
     def __post_init__(self) -> None:
         if len(self.feeds) < FEEDS_MIN or len(set(self.feeds)) != len(self.feeds):
@@ -42,16 +42,16 @@ class Region:
             )
 
     def assignment(self, members: Collection[NodeId]) -> dict[str, NodeId]:
-        """The receiver of each feed; without one where fewer members than feeds are near. No one has two feeds."""
-        at_home = dict(zip(self.feeds, self.receivers, strict=False))
-        assigned = {feed: receiver for feed, receiver in at_home.items() if receiver in members}
-        orphans = [feed for feed in self.feeds if feed not in assigned]
+        """The receiver of each feed; no receiver has two. With fewer members than feeds some feeds have none."""
+        home = dict(zip(self.feeds, self.receivers, strict=False))
+        assigned = {feed: receiver for feed, receiver in home.items() if receiver in members}
+        unassigned = [feed for feed in self.feeds if feed not in assigned]
         free = [each for each in self.receivers if each in members and each not in assigned.values()]
-        return assigned | dict(zip(orphans, free, strict=False))
+        return assigned | dict(zip(unassigned, free, strict=False))
 
 
 def feeds_of(receiver: NodeId, regions: Iterable[Region], members: Collection[NodeId]) -> tuple[str, ...]:
-    """The feeds on which a receiver speaks while these are the members."""
+    """The feeds on which a receiver sends while these are the members."""
     return tuple(
-        feed for region in regions for feed, speaks in region.assignment(members).items() if speaks == receiver
+        feed for region in regions for feed, sender in region.assignment(members).items() if sender == receiver
     )

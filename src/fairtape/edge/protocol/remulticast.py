@@ -1,14 +1,14 @@
-"""The outlet: a receiver remulticasts what it releases, on the edge stripes of its region. TRMP 2001 §4.1, §7.1.
+"""The remulticaster: a receiver sends what it releases, on the edge stripes of its region. TRMP 2001 §4.1, §7.1.
 
-It runs where releases are due, so its work is per token and per packet, never per message. Each stripe is paced under
-its cap; what waits too long is counted, and nothing is ever sent out of its order within a stripe.
+It runs when releases are due, so its work is per token and per packet, never per message. Each stripe keeps its bit
+rate limit; messages that wait too long for it are counted. Within a stripe everything is sent in order.
 
-Silence is filled with heartbeats, soon after the last packet and then ever more rarely: a customer who lost the end of
-a burst learns of it within `heartbeat_delay`, and an idle stripe costs next to nothing. A session that is over says so
-for `farewell_period`.
+An idle stripe sends heartbeats, soon after the last packet and then less and less often: a customer that lost the end
+of a burst notices it within `heartbeat_delay`, and an idle stripe costs little. The end of a session is repeated for
+`closing_period`.
 
-An outlet may speak on several feeds, and on others after a reformation (see `assignment`): the same packets, each under
-its stripe's cap. One without any feed keeps its numbers and is silent.
+A remulticaster may send on several feeds, and on others after a reformation (see `feed_assignment`): the same packets
+on each, under the limit of the stripe. Without feeds it keeps its numbers and sends nothing.
 """
 
 from collections.abc import Iterable
@@ -30,15 +30,13 @@ from fairtape.market.stripes import EdgeStripe, Endpoint, StripePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemulticastOptions:
-    """How an outlet speaks."""
+    """Delays and limits."""
 
-    burst_period: Duration = 20 * MILLISECOND  # of a stripe's rate that may go out at once
-    overrun_delay: Duration = 5 * MILLISECOND  # whatever waits longer for its pace is an overrun
-    heartbeat_delay: Duration = (
-        20 * MILLISECOND
-    )  # of silence before the first heartbeat; each next one waits twice as long
-    heartbeat_period: Duration = SECOND  # but no longer than this
-    farewell_period: Duration = 30 * SECOND  # the end of a session is said for so long
+    burst_period: Duration = 20 * MILLISECOND  # of a stripe's rate, sent at once
+    overrun_delay: Duration = 5 * MILLISECOND  # a message that waits longer for the rate limit is an overrun
+    heartbeat_delay: Duration = 20 * MILLISECOND  # from the last packet to a heartbeat; doubled for each next one
+    heartbeat_period: Duration = SECOND  # the longest time between heartbeats
+    closing_period: Duration = 30 * SECOND  # for which the end of a session is repeated
     queue_bytes_max: int = QUEUE_BYTES_MAX  # of one stripe
 
     def __post_init__(self) -> None:
@@ -49,28 +47,28 @@ class RemulticastOptions:
 
 @dataclass(slots=True)
 class RemulticastCounts:
-    """What an operator wants to see."""
+    """Counters for the operator."""
 
     messages: int = 0
     packets: int = 0
     heartbeats: int = 0
-    overruns: int = 0  # messages that waited for their pace longer than `overrun_delay`
-    dropped: int = 0  # messages that waited until there was no room; customers ask for them
-    strayed: int = 0  # tokens that were not sent, because the outlet is adrift
+    overruns: int = 0  # messages that waited for the rate limit longer than `overrun_delay`
+    dropped: int = 0  # messages dropped from a full queue; customers request them
+    strayed: int = 0  # tokens that were not sent because the position is lost
 
 
 class _Stream:
-    """One session on its way out."""
+    """One session that is being sent."""
 
     def __init__(self, stripe: EdgeStripe, session: str, number: int, options: RemulticastOptions) -> None:
         self.field = session_field(session)
         self.stripe = stripe
         self.number = number  # of the next message
         self.ended = False
-        self.quiet_at: Instant = NEVER  # when silence must be filled
-        self.quiet_period = options.heartbeat_delay
-        self.farewell_until: Instant = NEVER
-        self.scheduled_at: Instant = NEVER  # the earliest entry in the outlet's schedule
+        self.heartbeat_at: Instant = NEVER  # when the next heartbeat is due
+        self.heartbeat_wait = options.heartbeat_delay
+        self.closing_until: Instant = NEVER
+        self.scheduled_at: Instant = NEVER  # the earliest entry in the schedule
         self.out: list[bytes] = []
         pacer = TokenBucket(stripe.bits_per_s_max, options.burst_period)
         self.pacer = pacer
@@ -78,88 +76,89 @@ class _Stream:
 
     @property
     def due_at(self) -> Instant:
-        """A waiting packet is the better heartbeat."""
-        return self.queue.due_at if len(self.queue) else self.quiet_at
+        """When a queued packet or a heartbeat is due; a queued packet makes the heartbeat unnecessary."""
+        return self.queue.due_at if len(self.queue) else self.heartbeat_at
 
 
 class Remulticaster:
-    """Remulticasts one core stripe on the feeds of its receiver."""
+    """Sends one core stripe on the feeds of its receiver."""
 
     def __init__(
         self,
-        standing: StripePosition,
+        position: StripePosition,
         *,
         feeds: Iterable[str],
         options: RemulticastOptions | None = None,
-        shelf: RecentMessages | None = None,
-        press: ItchEncoder | None = None,
+        recent: RecentMessages | None = None,
+        encoder: ItchEncoder | None = None,
     ) -> None:
-        """A `shelf` gets everything at the instant at which it is released, and no earlier."""
+        """`recent` stores everything at its release, and not before."""
         self.counts = RemulticastCounts()
         self._options = options or RemulticastOptions()
         self._feeds = tuple(feeds)
-        self._shelf = shelf
-        self._striper = StripeSequencer(standing, press=press)
-        self._told_adrift = False
+        self._recent = recent
+        self._sequencer = StripeSequencer(position, encoder=encoder)
+        self._loss_reported = False
         self._streams: dict[str, _Stream] = {}
         self._touched: list[_Stream] = []
         self._schedule: list[tuple[Instant, str]] = []
         self._effects: list[EdgeEffect] = []
 
     @property
-    def standing(self) -> StripePosition:
-        """What to `resume` from after a restart."""
-        return self._striper.standing
+    def position(self) -> StripePosition:
+        """The position to `resume` from after a restart."""
+        return self._sequencer.position
 
     @property
-    def adrift(self) -> bool:
-        """Whether it is silent until it is given its place again."""
-        return self._striper.lost
+    def lost(self) -> bool:
+        """Whether it sends nothing until `resume` with a known position."""
+        return self._sequencer.lost
 
     def start(self, now: Instant) -> None:
-        """Speak: open the sessions where they are new, go on where they are not."""
-        self._take(self._striper.begin(), now)
+        """Start sending: open new sessions, continue others."""
+        self._apply(self._sequencer.begin(), now)
 
-    def resume(self, standing: StripePosition, now: Instant) -> None:
-        """Go on from another place, which a journal proves; changes behind it must be told again."""
-        self._striper.resume(standing)
-        self._told_adrift = False
+    def resume(self, position: StripePosition, now: Instant) -> None:
+        """Continue from another position, which a journal proves. Later changes must be given again."""
+        self._sequencer.resume(position)
+        self._loss_reported = False
         self._streams = {name: stream for name, stream in self._streams.items() if stream.ended}
         self.start(now)
 
     def deliver(self, delivery: Deliver, now: Instant) -> None:
-        """Send what was released."""
-        expected = self._striper.sequence
-        self._take(self._striper.deliver(delivery.ordered), now)
-        if self._striper.lost:
+        expected = self._sequencer.sequence
+        self._apply(self._sequencer.deliver(delivery.ordered), now)
+        if self._sequencer.lost:
             self.counts.strayed += 1
-            if not self._told_adrift:
-                self._told_adrift = True
+            if not self._loss_reported:
+                self._loss_reported = True
                 self._effects.append(SequenceLost(expected, delivery.ordered.sequence))
 
     def turn(self, change: FormationChange) -> None:
-        """A formation takes over at its place in the order; after a Break all sessions begin anew there."""
-        self._striper.turn(change)
+        """Take a change of formation; after a Break all sessions start again at its place in the order."""
+        self._sequencer.turn(change)
 
-    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: ItchEncoder | None = None) -> None:
-        """Another plan takes over at this place of the order, which is where a formation begins."""
+    def change_plan(
+        self, plan: StripePlan, *, at_sequence: int, at: Instant, encoder: ItchEncoder | None = None
+    ) -> None:
+        """Take a new plan, in force from this place of the order on, where a formation begins."""
         assert set(self._feeds) <= set(plan.feeds)
-        self._striper.change_plan(plan, at_sequence=at_sequence, at=at, press=press)
+        self._sequencer.change_plan(plan, at_sequence=at_sequence, at=at, encoder=encoder)
 
-    def speak_on(self, feeds: Iterable[str], now: Instant) -> None:
-        """Other feeds from now on, and soon heard there: in whatever place of the order, all have the same numbers."""
+    def set_feeds(self, feeds: Iterable[str], now: Instant) -> None:
+        """Send on these feeds from now on, beginning with a heartbeat. Numbers are the same on all feeds."""
         self._feeds = tuple(feeds)
         for session, stream in self._streams.items():
             if not stream.ended:
-                stream.quiet_at, stream.quiet_period = now, self._options.heartbeat_delay
-                self._plan_wake(stream, session)
+                stream.heartbeat_at, stream.heartbeat_wait = now, self._options.heartbeat_delay
+                self._schedule_wake(stream, session)
 
     def end(self, at: Instant, now: Instant) -> None:
-        """Nothing will follow; `at` goes into the sessions and must be equal everywhere."""
-        self._take(self._striper.finish(at), now)
+        """End the sessions. `at` is written into them and must be equal everywhere."""
+        self._apply(self._sequencer.finish(at), now)
 
     def wake(self, now: Instant) -> None:
-        """Send what may go by now, and fill the silence."""
+        """Send queued packets and heartbeats that are due."""
         while self._schedule and self._schedule[0][0] <= now:
             at, session = heappop(self._schedule)
             stream = self._streams.get(session)
@@ -167,24 +166,23 @@ class Remulticaster:
                 continue
             stream.scheduled_at = NEVER
             if stream.due_at <= now:
-                self._go_on(stream, now)
+                self._continue(stream, now)
             if session in self._streams:
-                self._plan_wake(stream, session)
+                self._schedule_wake(stream, session)
         self._flush()
 
     def deadline(self) -> Instant | None:
-        """The earliest that any stripe waits for."""
+        """The earliest due time of any stripe."""
         return self._schedule[0][0] if self._schedule else None
 
     def drain(self) -> list[EdgeEffect]:
-        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _take(self, steps: list[Step], now: Instant) -> None:
+    def _apply(self, steps: list[Step], now: Instant) -> None:
         for step in steps:
-            if self._shelf is not None:
-                self._shelf.take(step, self._striper.at)
+            if self._recent is not None:
+                self._recent.take(step, self._sequencer.at)
             match step:
                 case StripeMessages():
                     self._send(step, now)
@@ -192,60 +190,60 @@ class Remulticaster:
                     for stripe, number in zip(edition.stripes, following, strict=True):
                         name = edition.session(stripe.number)
                         stream = self._streams[name] = _Stream(stripe, name, number, self._options)
-                        self._spoke(stream, now)
-                        self._plan_wake(stream, name)
+                        self._reset_heartbeat(stream, now)
+                        self._schedule_wake(stream, name)
                 case SessionClosed(edition):
                     for stripe in edition.stripes:
                         self._close(edition.session(stripe.number), now)
         self._flush()
 
-    def _send(self, lot: StripeMessages, now: Instant) -> None:
-        stream = self._streams[lot.session]
+    def _send(self, messages: StripeMessages, now: Instant) -> None:
+        stream = self._streams[messages.session]
         counts = self.counts
-        for datagram, count in packets(stream.field, lot.first, lot.framed, lot.size):
+        for datagram, count in packets(stream.field, messages.first, messages.framed, messages.size):
             counts.packets += 1
             if not len(stream.queue) and stream.pacer.take(8 * (len(datagram) + OVERHEAD), now):
                 self._put(stream, datagram)
             else:
                 stream.queue.put(datagram, count, now)
-        counts.messages += lot.count
-        stream.number = lot.first + lot.count
-        self._spoke(stream, now)
-        self._plan_wake(stream, lot.session)
+        counts.messages += messages.count
+        stream.number = messages.first + messages.count
+        self._reset_heartbeat(stream, now)
+        self._schedule_wake(stream, messages.session)
 
     def _close(self, session: str, now: Instant) -> None:
         stream = self._streams[session]
         stream.ended = True
-        stream.quiet_at, stream.quiet_period = now, self._options.heartbeat_delay
-        stream.farewell_until = now + self._options.farewell_period
-        self._plan_wake(stream, session)
+        stream.heartbeat_at, stream.heartbeat_wait = now, self._options.heartbeat_delay
+        stream.closing_until = now + self._options.closing_period
+        self._schedule_wake(stream, session)
 
-    def _go_on(self, stream: _Stream, now: Instant) -> None:
+    def _continue(self, stream: _Stream, now: Instant) -> None:
         if len(stream.queue):
             for datagram in stream.queue.pop(now):
                 self._put(stream, datagram)
             self._collect(stream)
             if not stream.ended:
-                self._spoke(stream, now)
-        elif stream.ended and now >= stream.farewell_until:
+                self._reset_heartbeat(stream, now)
+        elif stream.ended and now >= stream.closing_until:
             self._streams = {name: each for name, each in self._streams.items() if each is not stream}
-        elif self._striper.lost and not stream.ended:
-            stream.quiet_at = NEVER  # a heartbeat would say that all is well
+        elif self._sequencer.lost and not stream.ended:
+            stream.heartbeat_at = NEVER  # a heartbeat would claim that the numbers are known
         else:
-            self._fill(stream, now)
+            self._send_heartbeat(stream, now)
 
-    def _fill(self, stream: _Stream, now: Instant) -> None:
-        """A heartbeat, or the end of the session once more."""
+    def _send_heartbeat(self, stream: _Stream, now: Instant) -> None:
+        """A heartbeat, or the repeated end of the session."""
         self.counts.heartbeats += 1
         datagram = bare(stream.field, stream.number, ended=stream.ended)
         stream.pacer.charge(8 * (len(datagram) + OVERHEAD), now)
         self._put(stream, datagram)
-        stream.quiet_at = now + stream.quiet_period
-        stream.quiet_period = min(2 * stream.quiet_period, self._options.heartbeat_period)
+        stream.heartbeat_at = now + stream.heartbeat_wait
+        stream.heartbeat_wait = min(2 * stream.heartbeat_wait, self._options.heartbeat_period)
 
-    def _spoke(self, stream: _Stream, now: Instant) -> None:
-        stream.quiet_period = self._options.heartbeat_delay
-        stream.quiet_at = now + stream.quiet_period
+    def _reset_heartbeat(self, stream: _Stream, now: Instant) -> None:
+        stream.heartbeat_wait = self._options.heartbeat_delay
+        stream.heartbeat_at = now + stream.heartbeat_wait
 
     def _collect(self, stream: _Stream) -> None:
         queue = stream.queue
@@ -259,18 +257,18 @@ class Remulticaster:
         stream.out.append(datagram)
 
     def _flush(self) -> None:
-        """One effect for each feed of each stripe that speaks in this turn."""
+        """One effect per feed and stripe with packets."""
         for stream in self._touched:
             self._effects += [SendMulticast(to, stream.out) for to in self._endpoints(stream)]
             stream.out = []
         self._touched.clear()
 
     def _endpoints(self, stream: _Stream) -> list[Endpoint]:
-        """Where a stream is sent; a session that is over may be of a plan that had other feeds."""
+        """Where a stream is sent. An ended session may be of a plan that had other feeds."""
         return [endpoint for feed, endpoint in stream.stripe.feeds if feed in self._feeds]
 
-    def _plan_wake(self, stream: _Stream, session: str) -> None:
-        """At most one useful entry per stream: an earlier one is looked at again when its time comes."""
+    def _schedule_wake(self, stream: _Stream, session: str) -> None:
+        """Keep at most one valid entry per stream; a stale entry is skipped in `wake`."""
         due_at = stream.due_at
         if due_at < stream.scheduled_at:
             stream.scheduled_at = due_at

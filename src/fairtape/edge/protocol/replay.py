@@ -1,12 +1,12 @@
-"""The desk for replays over a stream: SoupBinTCP, where a login with a number is a replay from that number on.
+"""Replays over SoupBinTCP: a login with a number starts a replay from that number on.
 
-A login names a session and a number, and gets everything from there on, then whatever is released, until the session is
-over. The session may also be `sss@HHMMSS`: the stripe sss (in base 36, as session names have it) in its present
-session, from that time of day on, UTC; the answer says which session and number that is. A client that wants a range
-says where it ends with the unsequenced message E and the last number, eight bytes, big-endian.
+A login names a session and a number. The client gets everything from there on, then what is released, until the session
+ends. The session may also be `sss@HHMMSS`: the current session of stripe sss (in base 36, as in session names), from
+that time of day on, UTC; the answer has its name and the number. A client that wants a range sends its last number in
+the unsequenced message E, as eight bytes, big-endian.
 
-A desk writes no more than a connection takes: the driver tells what the network took off its hands (`flushed`), and
-whoever does not read for too long is shown the door, and so is whoever connects and says nothing.
+The bytes in flight to a client are limited: the driver reports what the network took (`flushed`). A client that does
+not read for too long is disconnected, and so is one that does not log in.
 """
 
 import struct
@@ -22,7 +22,7 @@ from fairtape.edge.protocol.effects import EdgeEffect
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
 
-FROM_CLIENT_MAX: Final = 256  # bytes of a client's packet: the longest that has a meaning has 51
+FROM_CLIENT_MAX: Final = 256  # bytes of a client's packet; the longest valid one has 51
 _RANGE: Final = struct.Struct(">cQ")
 _UNKNOWN_SESSION: Final = "S"
 _UNAUTHORISED: Final = "A"
@@ -32,39 +32,39 @@ Authenticate: TypeAlias = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """How much service there is."""
+    """Delays and limits."""
 
     connections_max: int = 1_024
     customer_connections_max: int = 4
     login_delay: Duration = 5 * SECOND  # from the connection to the login
-    client_timeout: Duration = 15 * SECOND  # of silence, where the login names none
+    client_timeout: Duration = 15 * SECOND  # without a packet, where the login names no timeout
     heartbeat_period: Duration = SECOND
-    buffer_max: int = 256 << 10  # bytes on their way to one client
-    stall_period: Duration = 10 * SECOND  # that a client may leave its buffer full
-    chunk_messages_max: int = 256  # for one client in one turn, so that others have theirs
+    buffer_max: int = 256 << 10  # bytes in flight to one client
+    stall_period: Duration = 10 * SECOND  # for which a client may leave its buffer full
+    chunk_messages_max: int = 256  # per client and turn, for fairness
     customer_bits_per_s: int = 100_000_000
     burst_period: Duration = 100 * MILLISECOND
-    default_stripe: int | None = None  # what a login without a session gets
+    default_stripe: int | None = None  # of a login without a session
 
 
 @dataclass(slots=True)
 class ReplayCounts:
-    """What came of the connections."""
+    """Counters of connections and replays."""
 
     connections: int = 0
-    turned_away: int = 0  # no room for more, or for more of one customer
+    turned_away: int = 0  # beyond the limit of connections, in all or of one customer
     malformed: int = 0
-    breaches: int = 0  # packets that make no sense at their place
+    breaches: int = 0  # packets that are not allowed in their state
     rejected: int = 0  # logins
-    half_open: int = 0  # never logged in
+    half_open: int = 0  # connections without a login
     silent: int = 0
-    stalled: int = 0  # did not read
-    gone: int = 0  # replays from numbers that the archive does not have
+    stalled: int = 0  # clients that did not read
+    gone: int = 0  # replays of numbers that the archive no longer has
     messages: int = 0
 
 
 class _Customer:
-    """Everything that one user name does."""
+    """The connections of one user name, which share a rate limit."""
 
     def __init__(self, options: ReplayOptions) -> None:
         self.connections = 0
@@ -72,16 +72,14 @@ class _Customer:
 
 
 class _Connection:
-    """One client."""
-
     def __init__(self, now: Instant) -> None:
         self.stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
         self.user: str | None = None
         self.customer: _Customer | None = None
         self.session = ""
         self.number = 0  # of the next message
-        self.last: int | None = None  # that the client wants
-        self.hungry = False  # there may be more for it
+        self.last: int | None = None  # the end of the range, if any
+        self.has_more = False  # the archive may have more for it
         self.unflushed = 0
         self.opened_at = now
         self.heard_at = now
@@ -101,22 +99,22 @@ class ReplayServer:
         self._archive = archive
         self._authenticate = authenticate
         self._connections: dict[int, _Connection] = {}
-        self._customers: dict[str, _Customer] = {}  # those who are connected
+        self._customers: dict[str, _Customer] = {}  # of open connections
         self._due_at: Instant = NEVER
         self._effects: list[EdgeEffect] = []
 
     def connected(self, connection: int, now: Instant) -> None:
-        """Somebody is at the door."""
+        """A client has connected."""
         self.counts.connections += 1
         if len(self._connections) >= self._options.connections_max:
             self.counts.turned_away += 1
-            self._effects.append(CloseConnection(connection, "no room for more connections"))
+            self._effects.append(CloseConnection(connection, "too many connections"))
             return
         self._connections[connection] = _Connection(now)
         self._due_at = min(self._due_at, now + self._options.login_delay)
 
     def disconnected(self, connection: int) -> None:
-        """The client is gone, or the driver has closed as it was asked to."""
+        """The client has disconnected, or the driver has closed the connection."""
         known = self._connections.pop(connection, None)
         if known is not None and known.customer is not None and known.user is not None:
             known.customer.connections -= 1
@@ -124,16 +122,16 @@ class ReplayServer:
                 del self._customers[known.user]
 
     def flushed(self, connection: int, size: int, now: Instant) -> None:
-        """The network took so many bytes; a client whose buffer is still full stalls from now on."""
+        """The network took `size` bytes; a client whose buffer is still full stalls from now on."""
         known = self._connections.get(connection)
         if known is not None and size:
             known.unflushed = max(known.unflushed - size, 0)
             known.stalled_at = now if known.unflushed >= self._options.buffer_max else NEVER
-            if known.hungry:
+            if known.has_more:
                 self._due_at = now
 
     def receive(self, connection: int, octets: bytes, now: Instant) -> None:
-        """Take bytes of a client. Never raises, whatever they are."""
+        """Take bytes of a client. Never raises, whatever the bytes."""
         known = self._connections.get(connection)
         if known is None:
             return
@@ -150,33 +148,32 @@ class ReplayServer:
             self._take(connection, known, packet, now)
 
     def released(self, now: Instant) -> None:
-        """There may be something new in the archive."""
+        """The archive may have grown."""
         for known in self._connections.values():
-            known.hungry = known.customer is not None
+            known.has_more = known.customer is not None
         if self._connections:
             self._due_at = now
 
     def wake(self, now: Instant) -> None:
-        """Write what there is room for; see to silence on both sides."""
+        """Write what fits into the buffers, send heartbeats, and enforce timeouts."""
         if now < self._due_at:
             return
         for connection, known in list(self._connections.items()):
             if known.customer is None:
                 if now >= known.opened_at + self._options.login_delay:
                     self.counts.half_open += 1
-                    self._close(connection, "no login came in time")
+                    self._close(connection, "no login in time")
                 continue
-            self._mind(connection, known, now)
-            if connection in self._connections and known.hungry:
+            self._check_timeouts(connection, known, now)
+            if connection in self._connections and known.has_more:
                 self._feed(connection, known, known.customer, now)
         self._due_at = min((self._next(known) for known in self._connections.values()), default=NEVER)
 
     def deadline(self) -> Instant | None:
-        """The earliest that any connection waits for."""
+        """The earliest due time of any connection."""
         return None if self._due_at == NEVER else self._due_at
 
     def drain(self) -> list[EdgeEffect]:
-        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -190,17 +187,17 @@ class ReplayServer:
                 self._close(connection, "the client logged out")
             case soup.UnsequencedData(message) if known.customer is not None and _is_range(message):
                 known.last = _RANGE.unpack(message)[1]
-                known.hungry, self._due_at = True, now
+                known.has_more, self._due_at = True, now
             case _:
                 self.counts.breaches += 1
-                self._close(connection, f"packet {packet.LETTER} makes no sense here")
+                self._close(connection, f"packet {packet.LETTER} is not allowed now")
 
     def _login(self, connection: int, known: _Connection, login: soup.LoginRequest, now: Instant) -> None:
         options = self._options
         if not self._authenticate(login.username, login.password):
             self._reject(connection, _UNAUTHORISED)
             return
-        begin = self._beginning(login)
+        begin = self._start_of(login)
         if begin is None:
             self._reject(connection, _UNKNOWN_SESSION)
             return
@@ -214,12 +211,12 @@ class ReplayServer:
         known.session, known.number = begin
         timeout_ms = login.timeout_ms or 0
         known.timeout = timeout_ms * MILLISECOND or options.client_timeout
-        known.hungry = True
+        known.has_more = True
         self._write(connection, known, soup.encode(soup.LoginAccepted(known.session, known.number)), now)
         self._due_at = now
 
-    def _beginning(self, login: soup.LoginRequest) -> tuple[str, int] | None:
-        """The session and the first number that a login means; None where there are none."""
+    def _start_of(self, login: soup.LoginRequest) -> tuple[str, int] | None:
+        """The session and the first number of a login; None where they are unknown."""
         name, number = login.session, login.number
         since = None
         if name[3:4] == "@":
@@ -241,8 +238,8 @@ class ReplayServer:
         self._effects.append(WriteConnection(connection, soup.encode(soup.LoginRejected(reason))))
         self._close(connection, "the login was rejected")
 
-    def _mind(self, connection: int, known: _Connection, now: Instant) -> None:
-        """Heartbeats, and the patience with clients that are silent or do not read."""
+    def _check_timeouts(self, connection: int, known: _Connection, now: Instant) -> None:
+        """Close connections of clients that are silent or do not read; send heartbeats to the others."""
         if now >= known.heard_at + known.timeout:
             self.counts.silent += 1
             self._close(connection, "the client was silent for too long")
@@ -255,7 +252,7 @@ class ReplayServer:
                 self._write(connection, known, soup.encode(soup.ServerHeartbeat()), now)
 
     def _feed(self, connection: int, known: _Connection, customer: _Customer, now: Instant) -> None:
-        """Some of what there is; the rest in the next turn."""
+        """Write the next chunk; the rest follows in later turns."""
         options = self._options
         if known.unflushed >= options.buffer_max or customer.pacer.ready_at > now:
             return
@@ -273,12 +270,12 @@ class ReplayServer:
         following = known.number if extent is None else extent.following
         if wanted <= 0 or (extent is not None and extent.ended and known.number >= following):
             self._write(connection, known, soup.encode(soup.EndOfSession()), now)
-            self._close(connection, "all was sent")
+            self._close(connection, "everything was sent")
         elif not messages:
-            known.hungry = False
+            known.has_more = False
             if known.number < following:
                 self.counts.gone += 1
-                self._close(connection, f"message {known.number} is not kept here any more")
+                self._close(connection, f"message {known.number} is no longer stored")
 
     def _write(self, connection: int, known: _Connection, octets: bytes, now: Instant) -> None:
         known.spoke_at = now
@@ -292,14 +289,14 @@ class ReplayServer:
         self.disconnected(connection)
 
     def _next(self, known: _Connection) -> Instant:
-        """When this connection wants attention."""
+        """When this connection is due."""
         options = self._options
         if known.customer is None:
             return known.opened_at + options.login_delay
         due_at = min(known.heard_at + known.timeout, known.spoke_at + options.heartbeat_period)
         if known.unflushed >= options.buffer_max:
             return min(due_at, known.stalled_at + options.stall_period)
-        return min(due_at, known.customer.pacer.ready_at) if known.hungry else due_at
+        return min(due_at, known.customer.pacer.ready_at) if known.has_more else due_at
 
 
 def _is_range(message: bytes) -> bool:

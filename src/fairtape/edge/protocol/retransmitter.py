@@ -1,11 +1,14 @@
-"""The retransmit server R_x: what a customer missed, it asks for here, by number. TRMP 2001 §4.1, §7.1.
+"""The retransmit server R_x: customers request what they missed, by number. TRMP 2001 §4.1, §7.1.
 
-A request is twenty bytes from anywhere, so the cheap checks come first, every table has a limit, and an answer is never
-much larger than what a customer of that host may have. Whatever is refused is counted; what a guaranteed customer is
-refused is told, too.
+A request is twenty bytes from any address. So cheap checks come first, every table has a limit, and answers stay within
+the rate limit of the requesting host. Refusals are counted; those of guaranteed customers are also reported.
 
-The sender of a request *is* an argument here, unlike in the core: MoldUDP64 names nobody, and the answer must go
-somewhere. Nothing that was not released is ever served, for an archive holds nothing else.
+Many receivers of a region are likely to lose the same messages, so retransmissions should be multicast, too (§7.1).
+Requests therefore gather for a moment. They seldom name exactly the same messages; what counts is how many customers
+request a number.
+
+The sender of a request *is* an argument here, unlike in the core: MoldUDP64 has no sender field, and the answer must go
+somewhere. Only released messages are served, because the archive holds no others.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -31,14 +34,9 @@ from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import EdgeStripe, StripePlan
 
-# Requests that gather for a moment: what several customers lack is repaired for all of them at once.
-#
-# It is likely that the same messages are lost by many receivers of a region, so retransmissions should be multicast,
-# too (TRMP 2001 §7.1). Requests seldom name exactly the same messages; what counts is how many customers want a number.
-
 
 class RepairRequest(NamedTuple):
-    """Somebody wants these numbers."""
+    """A customer requests these numbers."""
 
     by: Address
     first: int
@@ -46,52 +44,52 @@ class RepairRequest(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """These numbers are for one customer; or for everybody, where `to` is None."""
+    """Numbers to send to one customer, or by multicast where `to` is None."""
 
     to: Address | None
     first: int
     end: int
-    hosts: frozenset[str] = frozenset()  # who wanted what everybody gets: it counts as waiting for each of them
+    hosts: frozenset[str] = frozenset()  # the requesters of a multicast repair: it counts as queued for each of them
 
 
-def batched(wishes: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
-    """What at least so many customers want goes to everybody, the rest to each who wants it; no number twice to one."""
+def merge_requests(requests: Iterable[RepairRequest], *, multicast_min: int) -> list[Repair]:
+    """Numbers that at least `multicast_min` customers request are multicast; others go to each that requests them.
+
+    No customer gets a number twice.
+    """
     repairs: dict[Address | None, list[Repair]] = {}
-    for first, end, wanting in _segments(wishes):
-        everybody = len(wanting) >= multicast_min
-        hosts = frozenset(host for host, _ in wanting) if everybody else frozenset[str]()
-        for to in (None,) if everybody else sorted(wanting):
+    for first, end, requesters in _segments(requests):
+        is_multicast = len(requesters) >= multicast_min
+        hosts = frozenset(host for host, _ in requesters) if is_multicast else frozenset[str]()
+        for to in (None,) if is_multicast else sorted(requesters):
             known = repairs.setdefault(to, [])
             before = known.pop() if known and known[-1].end == first else Repair(to, first, end)
             known.append(Repair(to, before.first, end, before.hosts | hosts))
     return [repair for each in repairs.values() for repair in each]
 
 
-def _segments(wishes: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
-    """The numbers cut wherever a wish begins or ends, and who wants each piece."""
-    edges = sorted(edge for wish in wishes for edge in ((wish.first, 1, wish.by), (wish.end, -1, wish.by)))
-    wanting: Counter[Address] = Counter()
+def _segments(requests: Iterable[RepairRequest]) -> Iterator[tuple[int, int, Counter[Address]]]:
+    """The numbers cut wherever a request begins or ends, and the requesters of each segment."""
+    edges = sorted(
+        edge for request in requests for edge in ((request.first, 1, request.by), (request.end, -1, request.by))
+    )
+    requesters: Counter[Address] = Counter()
     at = 0
     for edge, step, by in edges:
-        if wanting and edge > at:
-            yield at, edge, wanting
+        if requesters and edge > at:
+            yield at, edge, requesters
         at = edge
-        wanting[by] += step
-        if not wanting[by]:
-            del wanting[by]
+        requesters[by] += step
+        if not requesters[by]:
+            del requesters[by]
 
 
-# The customers of a retransmit server: their grades, and how much each may ask for.
-#
-# MoldUDP64 says nothing about who asks, so an account is that of a host. An address proves nothing; all that depends on
-# it is how much service somebody gets who may be somebody else.
-
-STRANGERS_MAX: Final = 10_000  # accounts of hosts that nobody registered; the one unheard for longest goes first
+UNREGISTERED_MAX: Final = 10_000  # accounts of hosts that are not registered; the least recently used is dropped
 REGISTERED_MAX: Final = 100_000
 
 
 class CustomerAccount:
-    """One host."""
+    """The grade and the limits of one host. MoldUDP64 identifies no customer, and a host address proves nothing."""
 
     __slots__ = ("bits", "grade", "refused", "requests", "waiting")
 
@@ -99,12 +97,12 @@ class CustomerAccount:
         self.grade = grade
         self.requests = TokenBucket(requests_per_s, burst_period)
         self.bits = TokenBucket(bits_per_s, burst_period)
-        self.waiting = 0  # repairs that are queued for it
+        self.waiting = 0  # its queued repairs
         self.refused = 0
 
 
 class CustomerAccounts:
-    """All hosts that asked lately, and those that were registered."""
+    """The registered hosts, and those that sent requests recently."""
 
     def __init__(
         self,
@@ -112,29 +110,29 @@ class CustomerAccounts:
         requests_per_s: int,
         bits_per_s: int,
         burst_period: Duration = SECOND // 10,
-        strangers_max: int = STRANGERS_MAX,
+        unregistered_max: int = UNREGISTERED_MAX,
     ) -> None:
         self._requests_per_s = requests_per_s
         self._bits_per_s = bits_per_s
         self._burst_period = burst_period
-        self._strangers_max = strangers_max
+        self._unregistered_max = unregistered_max
         self._registered: dict[str, CustomerAccount] = {}
-        self._strangers: OrderedDict[str, CustomerAccount] = OrderedDict()
+        self._unregistered: OrderedDict[str, CustomerAccount] = OrderedDict()
 
     def register(self, host: str, grade: Grade, *, bits_per_s: int | None = None) -> None:
-        """Whoever asks from this host gets this grade."""
+        """Requests from this host get this grade."""
         assert len(self._registered) < REGISTERED_MAX or host in self._registered
         self._registered[host] = self._account(grade, bits_per_s or self._bits_per_s)
 
     def of(self, host: str) -> CustomerAccount:
-        """The account of a host; a stranger has best effort."""
-        account = self._registered.get(host) or self._strangers.get(host)
+        """The account of a host; a host that is not registered gets best effort."""
+        account = self._registered.get(host) or self._unregistered.get(host)
         if account is None:
-            account = self._strangers[host] = self._account(Grade.BEST_EFFORT, self._bits_per_s)
-            if len(self._strangers) > self._strangers_max:
-                self._strangers.popitem(last=False)
-        elif host in self._strangers:
-            self._strangers.move_to_end(host)
+            account = self._unregistered[host] = self._account(Grade.BEST_EFFORT, self._bits_per_s)
+            if len(self._unregistered) > self._unregistered_max:
+                self._unregistered.popitem(last=False)
+        elif host in self._unregistered:
+            self._unregistered.move_to_end(host)
         return account
 
     def _account(self, grade: Grade, bits_per_s: int) -> CustomerAccount:
@@ -143,26 +141,26 @@ class CustomerAccounts:
         )
 
 
-PLANS_MAX: Final = 8  # whose groups are known; the oldest go first
-LINGERING_MAX: Final = 256  # repairs for everybody that are remembered for a moment
-GROUPS_MAX: Final = 16_384  # sessions whose repairs for everybody are paced; then all begin anew
+PLANS_MAX: Final = 8  # plans whose groups are known; the oldest is dropped first
+LINGERING_MAX: Final = 256  # recent multicast repairs
+GROUPS_MAX: Final = 16_384  # sessions with a rate limit for multicast repairs; beyond it all limits are reset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetransmitterOptions:
-    """How much service there is."""
+    """Delays and limits."""
 
-    gather_delay: Duration = 2 * MILLISECOND  # requests of several customers for the same become one repair
-    multicast_min: int = 2  # customers that want a number before it is repaired for everybody
-    linger_period: Duration = 10 * MILLISECOND  # a request this soon after a repair for everybody has crossed it
-    answer_messages_max: int = 512  # of one request; the rest must be asked for again
-    turn_datagrams_max: int = 16  # of one repair in one turn, so that others have theirs
+    gather_delay: Duration = 2 * MILLISECOND  # for which requests gather
+    multicast_min: int = 2  # requesters of a number from which on it is multicast
+    linger_period: Duration = 10 * MILLISECOND  # a request this soon after a multicast repair has crossed it
+    answer_messages_max: int = 512  # of one request; the rest must be requested again
+    turn_datagrams_max: int = 16  # per repair and turn, for fairness
     bits_per_s: int = 200_000_000  # of all repairs together
-    group_share: int = 4  # repairs for everybody have at most this part (1 / share) of a stripe's bit rate
+    group_share: int = 4  # multicast repairs get at most this part (1 / share) of a stripe's bit rate
     burst_period: Duration = 20 * MILLISECOND
-    best_effort_max: int = 256  # queued repairs, above which best effort is refused
+    best_effort_max: int = 256  # queued repairs, from which on best effort is refused
     jobs_max: int = 4_096  # queued repairs
-    gathered_max: int = 4_096  # requests that gather
+    gathered_max: int = 4_096  # gathered requests
     queue_max: int = 64  # queued repairs of one host
     requests_per_s: int = 2_000  # of one host
     customer_bits_per_s: int = 20_000_000  # of one host
@@ -170,29 +168,29 @@ class RetransmitterOptions:
 
 @dataclass(slots=True)
 class RetransmitterCounts:
-    """What came of the requests."""
+    """Counters of requests and repairs."""
 
     requests: int = 0
-    malformed: int = 0  # no request of MoldUDP64
-    strangers: int = 0  # of a session that nobody knows
-    absurd: int = 0  # of numbers that do not exist yet
-    floods: int = 0  # beyond what a host may ask
-    refused: int = 0  # no room: under load, or too many of one host
-    crossed: int = 0  # answered already, by a repair for everybody
-    gone: int = 0  # repairs that the archive had nothing for
-    unicasts: int = 0  # repairs for one
-    multicasts: int = 0  # repairs for everybody
+    malformed: int = 0  # not a request of MoldUDP64
+    strangers: int = 0  # for an unknown session
+    absurd: int = 0  # for numbers that do not exist yet
+    floods: int = 0  # beyond the request rate of a host
+    refused: int = 0  # under load, or too many of one host
+    crossed: int = 0  # answered already by a multicast repair
+    gone: int = 0  # repairs of messages that the archive no longer has
+    unicasts: int = 0  # repairs
+    multicasts: int = 0  # repairs
     messages: int = 0
 
 
 class _Job(NamedTuple):
     session: str
     repair: Repair
-    stripe: EdgeStripe | None  # None: its plan is not known any more, and nothing of it is for everybody
+    stripe: EdgeStripe | None  # None: its plan is no longer known, so it cannot be multicast
 
 
 class Retransmitter:
-    """Serves one region."""
+    """Serves the customers of one region."""
 
     def __init__(self, archive: MessageArchive, *, feed: str, options: RetransmitterOptions | None = None) -> None:
         self.counts = RetransmitterCounts()
@@ -207,23 +205,23 @@ class Retransmitter:
         self._gather_at: Instant = NEVER
         self._gathering: dict[str, list[RepairRequest]] = {}
         self._gathered = 0
-        self._urgent: deque[_Job] = deque()  # of guaranteed customers
-        self._idle: deque[_Job] = deque()  # of the others
-        # Until when, and what was sent to everybody.
+        self._guaranteed: deque[_Job] = deque()
+        self._best_effort: deque[_Job] = deque()
+        # Multicast repairs: when they expire, session, first number and end.
         self._lingering: deque[tuple[Instant, str, int, int]] = deque(maxlen=LINGERING_MAX)
         self._groups: dict[str, TokenBucket] = {}
-        self._postponed_until: Instant = NEVER  # when a customer who has had enough may have more
+        self._postponed_until: Instant = NEVER  # when the rate limit of a postponed job allows it
         self._effects: list[EdgeEffect] = []
 
     def follow(self, plan: StripePlan) -> None:
-        """Learn the groups of a plan, on which repairs for everybody go out."""
+        """Take the groups of a plan, for multicast repairs."""
         assert self._feed in plan.feeds
         self._plans[plan.version] = plan
         while len(self._plans) > PLANS_MAX:
             del self._plans[min(self._plans)]
 
     def follows(self, version: int) -> bool:
-        """Whether the groups of this plan are known, or were and are too old to be."""
+        """Whether the groups of this plan are known, or were dropped as too old."""
         return version in self._plans or (len(self._plans) >= PLANS_MAX and version < min(self._plans))
 
     def receive(self, datagram: bytes, now: Instant, *, origin: Address) -> None:
@@ -243,20 +241,20 @@ class Retransmitter:
         if extent is None:
             self.counts.strangers += 1
         elif request.number >= extent.following:
-            self._tell_extent(request, extent, origin, now)
-        elif self._has_room(request, origin):
+            self._send_extent(request, extent, origin, now)
+        elif self._has_capacity(request, origin):
             self._gather(request, extent.following, origin, now)
 
     def wake(self, now: Instant) -> None:
-        """Close the gathering that is due, and serve what there is room for."""
+        """Queue gathered requests that are due, and serve the queues."""
         if now >= self._gather_at:
             self._close_gathering()
         self._serve(now)
 
     def deadline(self) -> Instant | None:
-        """When the gathering closes, or the next repair may go."""
+        """When gathered requests are due, or the next repair may be sent."""
         due_at = self._gather_at
-        if self._idle or self._urgent:
+        if self._best_effort or self._guaranteed:
             ready_at = self._pacer.ready_at
             if self._postponed_until < NEVER:
                 ready_at = max(ready_at, self._postponed_until)
@@ -264,12 +262,11 @@ class Retransmitter:
         return None if due_at == NEVER else due_at
 
     def drain(self) -> list[EdgeEffect]:
-        """The effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _tell_extent(self, request: MoldRequest, extent: SessionExtent, origin: Address, now: Instant) -> None:
-        """Whoever asks for the very next number learns that it is the next one, or that there will be none."""
+    def _send_extent(self, request: MoldRequest, extent: SessionExtent, origin: Address, now: Instant) -> None:
+        """Answer a request for the next number with that number, or with the end of the session."""
         if request.number > extent.following:
             self.counts.absurd += 1
             return
@@ -277,9 +274,9 @@ class Retransmitter:
         self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
         self._effects.append(SendUnicast(origin, [datagram]))
 
-    def _has_room(self, request: MoldRequest, origin: Address) -> bool:
+    def _has_capacity(self, request: MoldRequest, origin: Address) -> bool:
         account, options = self.accounts.of(origin[0]), self._options
-        queued = len(self._idle) + len(self._urgent)
+        queued = len(self._best_effort) + len(self._guaranteed)
         if account.waiting >= options.queue_max or self._gathered >= options.gathered_max or queued >= options.jobs_max:
             self._refuse(origin, request, RefusalReason.QUEUE)
         elif account.grade is Grade.BEST_EFFORT and queued >= options.best_effort_max:
@@ -312,18 +309,18 @@ class Retransmitter:
         self._gather_at = min(self._gather_at, now + self._options.gather_delay)
 
     def _close_gathering(self) -> None:
-        for session, wishes in self._gathering.items():
+        for session, requests in self._gathering.items():
             guaranteed = set()
-            for wish in wishes:
-                account = self.accounts.of(wish.by[0])
+            for request in requests:
+                account = self.accounts.of(request.by[0])
                 account.waiting = max(account.waiting - 1, 0)
                 if account.grade is Grade.GUARANTEED:
-                    guaranteed.add(wish.by)
+                    guaranteed.add(request.by)
             stripe = self._stripe(session)
-            multicast_min = self._options.multicast_min if stripe else len(wishes) + 1
-            for repair in batched(wishes, multicast_min=multicast_min):
-                urgent = repair.to in guaranteed or (repair.to is None and guaranteed)
-                (self._urgent if urgent else self._idle).append(_Job(session, repair, stripe))
+            multicast_min = self._options.multicast_min if stripe else len(requests) + 1
+            for repair in merge_requests(requests, multicast_min=multicast_min):
+                is_guaranteed = repair.to in guaranteed or (repair.to is None and guaranteed)
+                (self._guaranteed if is_guaranteed else self._best_effort).append(_Job(session, repair, stripe))
                 for host in _hosts(repair):
                     self.accounts.of(host).waiting += 1
         self._gathering.clear()
@@ -331,10 +328,10 @@ class Retransmitter:
         self._gather_at = NEVER
 
     def _serve(self, now: Instant) -> None:
-        """Guaranteed repairs first; one whose customer has had enough for now goes to the end of the queue."""
+        """Serve guaranteed repairs first; one beyond its rate limit goes to the end of the queue."""
         self._postponed_until = NEVER
         postponed_until = NEVER
-        for queue in (self._urgent, self._idle):
+        for queue in (self._guaranteed, self._best_effort):
             for _ in range(len(queue)):
                 if self._pacer.ready_at > now:
                     return
@@ -354,7 +351,7 @@ class Retransmitter:
         return (self._group_pacer(job) if to is None else self.accounts.of(to[0]).bits).ready_at
 
     def _group_pacer(self, job: _Job) -> TokenBucket:
-        """A stripe is as narrow as its least capable customer, whatever some of them claim to miss."""
+        """Limits multicast repairs of a stripe: its rate must suit its least capable customer."""
         pacer = self._groups.get(job.session)
         if pacer is None:
             if len(self._groups) >= GROUPS_MAX:
@@ -365,7 +362,7 @@ class Retransmitter:
         return pacer
 
     def _repair(self, job: _Job, now: Instant) -> _Job | None:
-        """Send a repair; gives back what is left of it for another turn."""
+        """Send a repair; returns the rest of it for another turn."""
         session, (_, first, end, _), _ = job
         messages = self._archive.messages(session, first, end - first)
         datagrams: list[bytes] = []
@@ -402,12 +399,12 @@ class Retransmitter:
             self._lingering.append((now + self._options.linger_period, session, first, end))
 
     def _stripe(self, session: str) -> EdgeStripe | None:
-        """Where a session is multicast; None where its plan is not known any more."""
+        """The stripe of a session; None where its plan is no longer known."""
         name = Session.parse(session)
         plan = self._plans.get(name.version) if name else None
         return plan.stripes.get(name.stripe) if plan and name else None
 
 
 def _hosts(repair: Repair) -> Iterable[str]:
-    """For whom a repair waits in the queue."""
+    """The hosts that a repair is queued for."""
     return repair.hosts if repair.to is None else (repair.to[0],)

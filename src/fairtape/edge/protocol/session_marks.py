@@ -1,13 +1,13 @@
 """Messages of our own inside the sessions of the edge, of types that ITCH 5.0 does not have and its clients skip.
 
-A *mark* says what happened at a place of the order. The first message of a session is the mark `Begun`, the last one is
-`Over`, and both name the same place where one session takes over from another: everything numbered below it in the
-order is in the old sessions, everything from it on in the new ones. So a customer who hears both knows exactly where
-one ends and the other begins, whatever arrives first.
+A *mark* is an event at a place of the order. The first message of a session is the mark `Begun`, the last one `Over`.
+Where one session takes over from another, both name the same place: numbers of the order below it are in the old
+sessions, numbers from it on in the new ones. So a customer of both knows exactly where one ends and the other begins,
+whichever arrives first.
 
-An *opaque* message carries a payload that is neither a trade nor the cancel or correction of one; one that a datagram
-cannot hold is cut into parts. Fragments of long messages are carried as they are: putting them together needs memory,
-and a receiver that was restarted has none.
+An *opaque* message carries a payload that is neither a trade nor the cancel or correction of one. A payload that does
+not fit into a datagram is cut into parts. Fragments of long messages are carried unchanged: reassembling them needs
+state, which a restarted receiver does not have.
 """
 
 import struct
@@ -30,7 +30,7 @@ class BadMark(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The session begins here. It takes over from that of this version and Breaks; version 0: from none."""
+    """The session begins here, after the session of this version and Breaks; version 0: after none."""
 
     sequence: int
     version: int
@@ -39,7 +39,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The session ends before this place. That of this version and Breaks takes over; version 0: none."""
+    """The session ends before this place; the one of this version and Breaks follows. Version 0: none follows."""
 
     sequence: int
     version: int
@@ -48,7 +48,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Reformed:
-    """From this place on another formation numbers the order; after a Break numbers may have been used otherwise."""
+    """From this place on another formation numbers the order; after a Break its numbers may have been used before."""
 
     sequence: int
     formation: int
@@ -60,7 +60,7 @@ Mark: TypeAlias = Begun | Over | Reformed
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A payload that is no trade, or a part of it."""
+    """A payload that is no trade, or one part of it."""
 
     sequence: int
     source: int
@@ -83,7 +83,7 @@ def encode_mark(mark: Mark, since: int) -> bytes:
 
 
 def decode_mark(message: bytes) -> Mark:
-    """The mark in a message that begins with the letter of marks."""
+    """Decode a message that begins with the letter of marks."""
     if len(message) != MARK_SIZE or message[:1] != MARK:
         raise BadMark(f"a mark has {len(message)} bytes; it must have {MARK_SIZE}")
     _, _, _, _, sequence, kind, one, other = _MARK.unpack(message)
@@ -100,19 +100,19 @@ def encode_opaque(
     payload: bytes, *, sequence: int, source: int, fragment: bool, since: int, size_max: int
 ) -> list[bytes]:
     """The messages that carry a payload, each of at most `size_max` bytes."""
-    room = size_max - OPAQUE_HEAD_SIZE
-    parts = max(-(-len(payload) // room), 1)
+    capacity = size_max - OPAQUE_HEAD_SIZE
+    parts = max(-(-len(payload) // capacity), 1)
     assert parts <= PARTS_MAX
     stamp = since.to_bytes(6, "big")
     return [
         _OPAQUE.pack(OPAQUE, 0, 0, stamp, sequence, source, part, parts, fragment)
-        + payload[part * room : (part + 1) * room]
+        + payload[part * capacity : (part + 1) * capacity]
         for part in range(parts)
     ]
 
 
 def decode_opaque(message: bytes) -> Opaque:
-    """The part of a payload in a message that begins with the letter of opaque messages."""
+    """Decode a message that begins with the letter of opaque messages."""
     if len(message) < OPAQUE_HEAD_SIZE or message[:1] != OPAQUE:
         raise BadMark(f"an opaque message has {len(message)} bytes; it must have at least {OPAQUE_HEAD_SIZE}")
     _, _, _, _, sequence, source, part, parts, fragment = _OPAQUE.unpack_from(message)

@@ -1,11 +1,11 @@
-"""Sessions, editions and standings: how the numbers of a stripe begin, and how far they are.
+"""Sessions, editions and positions: where the numbers of a stripe begin, and how far they have come.
 
 Numbers depend on the order alone. An *edition* is one plan in force from one place of the order on; each of its stripes
-is a MoldUDP64 session that begins with the number 1 at that place. So every receiver of a deployment gives the same
-message the same number, whenever it was started and however late it sends.
+is a MoldUDP64 session that begins with number 1 at that place. So every receiver of a deployment gives the same message
+the same number, whenever it was started and however late it sends.
 
 A Break in the order begins a new edition of the same plan: what one site sent before it may differ from what the others
-go on with, and two different messages must never share a session and a number.
+continue with, and two different messages must never share a session and a number.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from fairtape.core.instants import Instant
 from fairtape.market.stripes import EdgeStripe, StripePlan
 
 DEPLOYMENT_MAX: Final = 2  # characters
-BREAKS_MAX: Final = 36**2 - 1  # of one plan; behind it the names come round
+BREAKS_MAX: Final = 36**2 - 1  # of one plan; then the names wrap around
 _DIGITS: Final = digits + ascii_uppercase
 
 
 class BadSession(ValueError):
-    """A text that names no session; the message says what is expected."""
+    """A text that is no session name; the message says what is expected."""
 
 
 class Session(NamedTuple):
-    """The name of a session: deployment, plan, Breaks under that plan, stripe; ten characters."""
+    """The name of a session in ten characters: deployment, plan, Breaks under that plan, stripe."""
 
     deployment: str
     version: int
@@ -38,7 +38,7 @@ class Session(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> "Session | None":
-        """The session of this name; None where it is none of ours."""
+        """The session of this name; None where it has another form."""
         if len(name) != 10 or any(each not in _DIGITS for each in name[2:]):
             return None
         deployment = name[:2].lstrip("_")
@@ -64,11 +64,11 @@ class Edition:
     deployment: str  # 1 or 2 letters and digits
     plan: StripePlan
     core: int
-    sequence: int = 1  # the first number of the order that belongs to it
-    begun_at: Instant | None = None  # equal everywhere: when the formation that begins it was to start; None: midnight
+    sequence: int = 1  # its first number of the order
+    begun_at: Instant | None = None  # the scheduled start of its formation, equal everywhere; None: midnight
     breaks: int = 0
-    after: tuple[int, int] = (0, 0)  # the version and Breaks of the edition before it; version 0: none
-    formation: int = 0  # the last one that was told before it
+    after: tuple[int, int] = (0, 0)  # version and Breaks of the previous edition; version 0: none
+    formation: int = 0  # the last one before it
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.deployment) <= DEPLOYMENT_MAX or not (
@@ -91,7 +91,7 @@ class Edition:
         return self.since_midnight(self.plan.midnight_at if self.begun_at is None else self.begun_at)
 
     def since_midnight(self, at: Instant) -> int:
-        """An instant as ITCH messages carry it; what lies outside the day is moved to its edge."""
+        """An instant as ITCH messages carry it, clamped to the day."""
         return min(max(at - self.plan.midnight_at, 0), 86_400 * 10**9 - 1)
 
     def session(self, stripe: int) -> str:
@@ -99,7 +99,7 @@ class Edition:
         return str(Session(self.deployment, self.plan.version, self.breaks, stripe))
 
     def following(self, plan: StripePlan, *, sequence: int, at: Instant, formation: int) -> "Edition":
-        """The edition that takes over with another plan, or after a Break with the same."""
+        """The next edition: with another plan, or after a Break with the same plan."""
         same = plan.version == self.plan.version
         breaks = (self.breaks + 1) % (BREAKS_MAX + 1) if same else 0
         after = (self.plan.version, self.breaks)
@@ -108,20 +108,20 @@ class Edition:
 
 @dataclass(frozen=True, slots=True)
 class StripePosition:
-    """A place in an edition: all that a restarted receiver needs to go on with the same numbers."""
+    """A position in an edition: all that a restarted receiver needs to continue with the same numbers."""
 
     edition: Edition
     sequence: int  # of the order: the next one
     following: tuple[int, ...]  # of each stripe of the edition: the number of its next message
     at: Instant = 0  # the timestamp of the last token before it
-    formation: int = 0  # the last one that was told
+    formation: int = 0  # the last one
 
     @classmethod
     def fresh(cls, edition: Edition) -> "StripePosition":
-        """The very beginning of an edition."""
+        """The beginning of an edition, before the opening messages of its sessions."""
         return cls(edition, edition.sequence, (1,) * len(edition.stripes), formation=edition.formation)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether not even the opening of its sessions was numbered."""
+        """Whether the opening messages of its sessions are still to be numbered."""
         return set(self.following) == {1}

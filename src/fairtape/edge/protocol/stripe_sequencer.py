@@ -1,10 +1,10 @@
-"""The striper: released tokens become numbered messages of stripes, over all editions. A function of the order alone.
+"""The stripe sequencer: numbers the messages of released tokens per stripe, over all editions.
 
-What is due at a place of the order (the mark of a formation, a Break, a new plan) is carried out with the first token
-at or behind that place, in one fixed order. So it does not matter when a site was told of it, as long as that was
-before that token; and in the journal it always is.
+Numbers are a function of the order alone. A change at a place of the order (the mark of a formation, a Break, a new
+plan) is applied with the first token at or behind that place; changes at one place have a fixed order. So it does not
+matter when a site learns of a change, as long as it is before that token; in the journal it always is.
 
-The same striper numbers what an outlet sends, and numbers it again when an archive reads it from a journal.
+The same sequencer numbers what a remulticaster sends, and what an archive reads from a journal again.
 """
 
 from bisect import insort
@@ -26,34 +26,34 @@ from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.wire.blocks import uniform_records, unpack_messages
 
-DUE_MAX: Final = 4_096  # formations and plans that wait for their place; a site that is told of more has lost its place
+DUE_MAX: Final = 4_096  # formations and plans that wait for their place; beyond it the position counts as lost
 MESSAGE_MAX: Final = DATAGRAM_MAX - HEADER_SIZE - 2
-_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a body of trade records begins
+_RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a body of trade records
 
 
 @dataclass(frozen=True, slots=True)
 class StripeMessages:
     """Messages of one session with consecutive numbers."""
 
-    stripe: int  # its position in the edition
+    stripe: int  # its index in the edition
     session: str
     first: int
     count: int
-    framed: bytes  # each behind its length, as a MoldUDP64 packet has them
+    framed: bytes  # each with its length prefix, as in a MoldUDP64 packet
     size: int  # of each message; 0 where they differ
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The sessions of this edition begin, or go on after a restart."""
+    """The sessions of this edition begin, or continue after a restart."""
 
     edition: Edition
-    following: tuple[int, ...]  # of each stripe: the number of its next message
+    following: tuple[int, ...]  # the next number of each stripe
 
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The sessions of this edition are over; nothing will be added to them."""
+    """The sessions of this edition have ended."""
 
     edition: Edition
 
@@ -62,7 +62,7 @@ Step: TypeAlias = StripeMessages | SessionOpened | SessionClosed
 
 
 class _Due(NamedTuple):
-    """What happens at a place of the order. At one place the formation turns first, then the plan."""
+    """A change at a place of the order. At one place the formation changes first, then the plan."""
 
     sequence: int
     rank: int
@@ -73,7 +73,7 @@ class _Due(NamedTuple):
 
 
 class _Other(NamedTuple):
-    """A payload that is no trade."""
+    """A message that is no trade."""
 
     sequence: int
     source: int
@@ -84,26 +84,25 @@ class _Other(NamedTuple):
 class StripeSequencer:
     """Numbers the messages of all stripes of one core stripe."""
 
-    def __init__(self, standing: StripePosition, *, press: ItchEncoder | None = None) -> None:
-        """Whoever has a `press` for the plan of this place saves the time to set one up."""
-        assert press is None or press.plan == standing.edition.plan
-        self.repeated = 0  # tokens that came again
-        self.lost = False  # the order has a hole here, or is finished: nothing can be numbered until `resume`
+    def __init__(self, position: StripePosition, *, encoder: ItchEncoder | None = None) -> None:
+        """An `encoder` for the plan of this position saves the time to set one up."""
+        assert encoder is None or encoder.plan == position.edition.plan
+        self.repeated = 0  # tokens that were delivered before
+        self.lost = False  # the order has a hole, or was finished: nothing is numbered until `resume`
         self.at: Instant = 0  # the timestamp of the last token
         self._due: list[_Due] = []
-        # Of the plan in force, and of those to come.
-        self._presses: dict[int, ItchEncoder] = {} if press is None else {press.plan.version: press}
-        self._edition = standing.edition
-        self.resume(standing)
+        # By plan version: of the plan in force, and of later ones.
+        self._encoders: dict[int, ItchEncoder] = {} if encoder is None else {encoder.plan.version: encoder}
+        self._edition = position.edition
+        self.resume(position)
 
     @property
-    def standing(self) -> StripePosition:
-        """Where it is; what is still due is not part of it."""
+    def position(self) -> StripePosition:
+        """The current position, without changes that are still due."""
         return StripePosition(self._edition, self._sequence, tuple(self._following), self.at, self._formation)
 
     @property
     def edition(self) -> Edition:
-        """The one in force."""
         return self._edition
 
     @property
@@ -111,41 +110,43 @@ class StripeSequencer:
         """The number in the order that is expected next."""
         return self._sequence
 
-    def resume(self, standing: StripePosition) -> None:
-        """Go on from another place. What is due behind it must be told again, as a journal tells it."""
+    def resume(self, position: StripePosition) -> None:
+        """Continue from another position. Changes behind it must be given again, as a journal does."""
         self.lost = False
         self._due.clear()
-        self._sequence, self.at = standing.sequence, standing.at
-        self._formation = standing.formation
-        self._following = list(standing.following)
-        self._take_over(standing.edition)
+        self._sequence, self.at = position.sequence, position.at
+        self._formation = position.formation
+        self._following = list(position.following)
+        self._set_edition(position.edition)
 
     def begin(self) -> list[Step]:
-        """What comes before the first token: the opening of the sessions, unless it was numbered before."""
+        """The steps before the first token: the opening of the sessions, unless it was numbered before."""
         steps: list[Step] = [SessionOpened(self._edition, tuple(self._following))]
-        if self.standing.is_fresh:
+        if self.position.is_fresh:
             steps += self._opening()
         return steps
 
     def turn(self, change: FormationChange) -> None:
-        """Another formation takes over at a place of the order that was not passed yet, or behind a Break.
+        """Take a change of formation at a place of the order that was not passed yet, or a Break.
 
-        Formations ascend, so one that is not above the last was told before, as a journal that is read again tells it.
+        Formation numbers ascend, so one that is not above the last was given before, by a journal that is read again.
         """
         if change.formation <= self._formation:
             return
         self.lost |= change.sequence < self._sequence and not change.broken
         self._note(_Due(change.sequence, 0, change.formation, change, None, change.installed_at))
 
-    def change_plan(self, plan: StripePlan, *, at_sequence: int, at: Instant, press: ItchEncoder | None = None) -> None:
-        """Another plan takes over at a place to come. `at` goes into the sessions, so it must be equal everywhere.
+    def change_plan(
+        self, plan: StripePlan, *, at_sequence: int, at: Instant, encoder: ItchEncoder | None = None
+    ) -> None:
+        """Take a new plan, in force from a later place on. `at` is written into the sessions, equally everywhere.
 
-        A `press` for that plan takes a while to set up; whoever is in a hurry brings one.
+        An `encoder` for that plan saves the time to set one up.
         """
         if plan.version <= self._edition.plan.version:
             return
         self.lost |= at_sequence < self._sequence
-        self._presses[plan.version] = press or ItchEncoder(plan, self._edition.core)
+        self._encoders[plan.version] = encoder or ItchEncoder(plan, self._edition.core)
         self._note(_Due(at_sequence, 1, plan.version, None, plan, at))
 
     def _note(self, due: _Due) -> None:
@@ -154,10 +155,10 @@ class StripeSequencer:
         if len(self._due) >= DUE_MAX:
             self.lost = True
         else:
-            insort(self._due, due, key=_place)
+            insort(self._due, due, key=_key)
 
     def deliver(self, ordered: Ordered) -> list[Step]:
-        """The messages of a token, and before them whatever was due at its place."""
+        """Number the messages of a token, after the changes that are due at its place."""
         if self.lost:
             return []
         broken = any(due.change and due.change.broken and due.sequence == ordered.sequence for due in self._due)
@@ -167,30 +168,31 @@ class StripeSequencer:
             return []
         steps: list[Step] = []
         while self._due and self._due[0].sequence <= ordered.sequence:
-            steps += self._carry_out(self._due.pop(0))
+            steps += self._apply_change(self._due.pop(0))
         self.at = ordered.acknowledged_at
         self._sequence = ordered.sequence + ordered.count
-        steps += self._print(ordered)
+        steps += self._encode(ordered)
         return steps
 
     def finish(self, at: Instant) -> list[Step]:
-        """The sessions end here, and none follows."""
+        """End the sessions; none follows."""
         steps: list[Step] = []
         for due in self._due:
             if due.sequence <= self._sequence:
-                steps += self._carry_out(due)
+                steps += self._apply_change(due)
         self._due.clear()
         self.lost = True
         return [*steps, *self._closing(Over(self._sequence, 0, 0), at), SessionClosed(self._edition)]
 
-    def _carry_out(self, due: _Due) -> list[Step]:
+    def _apply_change(self, due: _Due) -> list[Step]:
         if due.plan is not None:
-            taken = due.plan.version <= self._edition.plan.version  # a Break went back behind it, with the same plan
-            return [] if taken else self._succeed(due.plan, due)
+            # A Break may have gone back before it and continued with the same plan.
+            is_in_force = due.plan.version <= self._edition.plan.version
+            return [] if is_in_force else self._succeed(due.plan, due)
         change = due.change
         assert change is not None
         if change.formation <= self._formation:
-            return []  # a Break went back behind it, and it never was
+            return []  # a Break went back before it and removed it from the order
         self._formation = change.formation
         mark = Reformed(change.sequence, change.formation, change.broken)
         steps = self._mark(mark, due.at)
@@ -199,75 +201,77 @@ class StripeSequencer:
         return steps
 
     def _succeed(self, plan: StripePlan, due: _Due) -> list[Step]:
-        """Close the sessions of one edition and open those of the next, at one place."""
+        """Close the sessions of one edition and open those of the next, at the same place."""
         formation = self._formation
         edition = self._edition.following(plan, sequence=due.sequence, at=due.at, formation=formation)
         over = Over(edition.sequence, edition.plan.version, edition.breaks)
         steps: list[Step] = [*self._closing(over, edition.begun_at or 0), SessionClosed(self._edition)]
         self._following = [1] * len(edition.stripes)
-        self._take_over(edition)
+        self._set_edition(edition)
         opened = SessionOpened(edition, tuple(self._following))
         return [*steps, opened, *self._opening()]
 
-    def _take_over(self, edition: Edition) -> None:
+    def _set_edition(self, edition: Edition) -> None:
         self._edition = edition
         self._sessions = [edition.session(stripe.number) for stripe in edition.stripes]
-        self._opaque = next(position for position, stripe in enumerate(edition.stripes) if stripe.opaque)
+        self._opaque = next(index for index, stripe in enumerate(edition.stripes) if stripe.opaque)
         version = edition.plan.version
-        press = self._presses.get(version) or ItchEncoder(edition.plan, edition.core)
-        self._press = press
-        self._presses = {number: each for number, each in self._presses.items() if number > version} | {version: press}
+        encoder = self._encoders.get(version) or ItchEncoder(edition.plan, edition.core)
+        self._encoder = encoder
+        self._encoders = {number: each for number, each in self._encoders.items() if number > version} | {
+            version: encoder
+        }
 
     def _opening(self) -> Iterator[StripeMessages]:
         since, mark = self._edition.stamp, Begun(self._edition.sequence, *self._edition.after)
-        for position, messages in enumerate(self._press.openings(since)):
-            yield self._lot(position, [encode_mark(mark, since), *messages])
+        for index, messages in enumerate(self._encoder.openings(since)):
+            yield self._frame(index, [encode_mark(mark, since), *messages])
 
     def _closing(self, mark: Over, at: Instant) -> Iterator[StripeMessages]:
         since = self._edition.since_midnight(at)
-        for position, messages in enumerate(self._press.closings(since)):
-            yield self._lot(position, [*messages, encode_mark(mark, since)])
+        for index, messages in enumerate(self._encoder.closings(since)):
+            yield self._frame(index, [*messages, encode_mark(mark, since)])
 
     def _mark(self, mark: Mark, at: Instant) -> list[Step]:
-        """The same mark in each stripe."""
+        """The same mark in every stripe."""
         message = encode_mark(mark, self._edition.since_midnight(at))
-        return [self._lot(position, [message]) for position in range(len(self._sessions))]
+        return [self._frame(index, [message]) for index in range(len(self._sessions))]
 
-    def _print(self, ordered: Ordered) -> Iterator[StripeMessages]:
+    def _encode(self, ordered: Ordered) -> Iterator[StripeMessages]:
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
-            yield from self._press_trades(octets, range(ordered.sequence, self._sequence), ordered, others)
+            yield from self._encode_trades(octets, range(ordered.sequence, self._sequence), ordered, others)
         else:
             for piece in _pieces(ordered.spans, others):
                 if isinstance(piece, _Other):
-                    yield from self._print_notice(piece, others)
+                    yield from self._encode_notice(piece, others)
                 else:
-                    yield from self._press_trades(b"".join(piece.records), piece.numbers, ordered, others)
+                    yield from self._encode_trades(b"".join(piece.records), piece.numbers, ordered, others)
         if others:
-            yield self._lot(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
+            yield self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
 
-    def _press_trades(
+    def _encode_trades(
         self, octets: bytes, listed: Sequence[int], ordered: Ordered, others: list[_Other]
     ) -> Iterator[StripeMessages]:
-        """Records of a trade's size; those that are none are added to `others`."""
+        """Encode records of a trade's size; those that are no trades are added to `others`."""
         numbers = np.array(listed, np.uint64)
-        shares, strays = self._press.press(octets, numbers)
+        shares, no_trades = self._encoder.encode(octets, numbers)
         for share in shares:
             yield self._numbered(share.stripe, share.count, share.framed, share.size)
-        for place in strays:
-            sequence, start = int(numbers[place]), place * TRADE_SIZE
+        for index in no_trades:
+            sequence, start = int(numbers[index]), index * TRADE_SIZE
             source = _source_of(ordered.spans, sequence)
             others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
 
-    def _print_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
-        """What is said about a trade goes where the trade went, behind it; what ITCH has no word for is opaque."""
-        printed = self._press.notice(piece.payload, piece.sequence)
-        if printed is None:
+    def _encode_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
+        """A cancel or correction goes to the stripe of its trade, behind it; other notices become opaque messages."""
+        encoded = self._encoder.notice(piece.payload, piece.sequence)
+        if encoded is None:
             others.append(piece)
         else:
-            position, messages = printed
-            yield self._lot(position, messages)
+            index, messages = encoded
+            yield self._frame(index, messages)
 
     def _opaque_messages(self, others: Iterable[_Other], at: Instant) -> list[bytes]:
         since = self._edition.since_midnight(at)
@@ -278,21 +282,21 @@ class StripeSequencer:
             )
         return messages
 
-    def _lot(self, position: int, messages: list[bytes]) -> StripeMessages:
-        return self._numbered(position, len(messages), frame(messages), 0)
+    def _frame(self, index: int, messages: list[bytes]) -> StripeMessages:
+        return self._numbered(index, len(messages), frame(messages), 0)
 
-    def _numbered(self, position: int, count: int, framed: bytes, size: int) -> StripeMessages:
-        first = self._following[position]
-        self._following[position] = first + count
-        return StripeMessages(position, self._sessions[position], first, count, framed, size)
+    def _numbered(self, index: int, count: int, framed: bytes, size: int) -> StripeMessages:
+        first = self._following[index]
+        self._following[index] = first + count
+        return StripeMessages(index, self._sessions[index], first, count, framed, size)
 
 
-def _place(due: _Due) -> tuple[int, int, int]:
+def _key(due: _Due) -> tuple[int, int, int]:
     return due[:3]
 
 
 def _all_records(ordered: Ordered) -> bytes | None:
-    """The token's messages back to back, if all of them have the size of a trade; the usual case, and quick."""
+    """The token's messages as one byte string, if all have the size of a trade: the usual case, and fast."""
     bodies = [body for span in ordered.spans for body in span.bodies]
     if any(span.fragments for span in ordered.spans) or any(body[:2] != _RECORDS for body in bodies):
         return None
@@ -309,12 +313,12 @@ class _Records:
 
 
 def _pieces(spans: Iterable[Span], others: list[_Other]) -> Iterator[_Records | _Other]:
-    """The messages of a trade's size, cut wherever a notice stands between them; all else is added to `others`."""
+    """Runs of messages of a trade's size, and notices between them; everything else is added to `others`."""
     run = _Records()
     for span in spans:
         sequence = span.sequence
-        for place, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
-            fragment = bool(span.fragments) and span.fragments[place]
+        for index, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
+            fragment = bool(span.fragments) and span.fragments[index]
             uniform = None if fragment else uniform_records(body, count)
             if uniform is not None and uniform[0] == TRADE_SIZE:
                 run.records.append(body[2:])

@@ -1,14 +1,15 @@
-"""The edge on real sockets: a site's outlet, the retransmit server beside it, and a customer.
+"""The edge on sockets and files: the publisher of a site, its retransmit server, and a customer.
 
-The machines are in `fairtape.edge.protocol`; here they meet files and sockets. Numbers at the edge are a function of
-the order, so all of it is worked out from a site's journal and from the stripe plans.
+The machines are in `fairtape.edge.protocol`. Numbers at the edge are a function of the order, so everything is computed
+from a site's journal and from the stripe plans.
 
 - `settings`: the section `[edge]` of a deployment
-- `catalogue`: the plans of a deployment, as files; what a formation calls them
-- `reckoning`: the numbers of all stripes, worked out from what a journal holds
-- `standings`: where an outlet was, in a file beside the journal; `recovery`: where it is, and never a guess
-- `station`: the outlet in the process of a site
-- `library`: everything that a site released, by session and number, out of its journal
-- `server`: re-requests and replays; `connections`: the streams of its customers
-- `ear`: a customer
+- `stripe_plans`: the plans of a deployment as files, and the marks by which formations name them
+- `stripe_numbering`: the numbers of all stripes computed from a journal; recovery of a publisher's position
+- `checkpoints`: a publisher's position in a file beside the journal
+- `publisher`: the remulticaster in the process of a site
+- `replay_archive`: everything that a site released, from its journal, with snapshots
+- `retransmit_server`: repairs by datagram and replays by stream
+- `subscriber`: a customer on multicast sockets
+- `session_readers`: decoders of the messages of each session
 """

@@ -1,7 +1,7 @@
-"""Where an outlet was: a standing in a file, beside the journal that it was worked out from.
+"""Checkpoints: the position of an edge publisher, in a file beside the journal that it was computed from.
 
-The file saves time and proves nothing. It names the last entry that it counts in, and whoever reads it looks for that
-very entry in the journal: a journal that was cut since does not have it.
+The file saves time and proves nothing. It names the last entry that it includes, and the reader looks for that entry in
+the journal: a journal that was truncated since does not have it.
 """
 
 import json
@@ -20,71 +20,71 @@ _VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class EdgeCheckpoint:
-    """A standing, and the formation and token of the last entry before it."""
+    """A position, and the formation and token of the last entry before it."""
 
-    standing: StripePosition
+    position: StripePosition
     formation: int
     token: int
 
 
 def checkpoint_path(folder: Path, site: str) -> Path:
-    """Where the outlet of a site keeps it."""
+    """The checkpoint file of the publisher of a site."""
     return folder / EDGE / f"{site}.json"
 
 
-def memory_path(folder: Path, site: str) -> Path:
-    """Where the retransmit server beside a site keeps what it knows."""
+def snapshot_path(folder: Path, site: str) -> Path:
+    """The snapshot file of the replay archive beside a site."""
     return folder / EDGE / f"{site}.memory"
 
 
 def save(path: Path, checkpoint: EdgeCheckpoint) -> None:
-    """Write it whole or not at all. Raises OSError."""
-    write_whole(path, json.dumps(_fields(checkpoint)).encode())
+    """Write the file atomically. Raises OSError."""
+    write_edge_file(path, json.dumps(_fields(checkpoint)).encode())
 
 
-def write_whole(path: Path, *content: bytes) -> None:
-    """A file beside others of the edge. Raises OSError."""
+def write_edge_file(path: Path, *content: bytes) -> None:
+    """Write a file of the edge, or leave the old one. Raises OSError."""
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, *content, sync=True)
 
 
-def load(path: Path, settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
-    """What was saved; None where it is not there, or not of this edge."""
+def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
+    """The saved checkpoint; None where there is none, or where it is not of this edge."""
     try:
-        return _checkpoint(json.loads(path.read_text()), settings, catalogue)
+        return _checkpoint(json.loads(path.read_text()), settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, PlanUnknown):
         return None
 
 
 def _fields(checkpoint: EdgeCheckpoint) -> dict[str, Any]:
-    standing, edition = checkpoint.standing, checkpoint.standing.edition
+    position, edition = checkpoint.position, checkpoint.position.edition
     return {
         "version": _VERSION,
         "tag": edition.deployment,
         "core": edition.core,
         "edition": edition_fields(edition),
-        "sequence": standing.sequence,
-        "following": standing.following,
-        "at": standing.at,
-        "formation": standing.formation,
+        "sequence": position.sequence,
+        "following": position.following,
+        "at": position.at,
+        "formation": position.formation,
         "entry": [checkpoint.formation, checkpoint.token],
     }
 
 
-def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> EdgeCheckpoint | None:
+def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
     if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
         return None
-    edition = edition_of(fields["edition"], settings, catalogue)
+    edition = edition_of(fields["edition"], settings, plan_store)
     following = tuple(map(int, fields["following"]))
     if len(following) != len(edition.stripes):
         return None
     formation, token = map(int, fields["entry"])
-    standing = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
-    return EdgeCheckpoint(standing, formation, token)
+    position = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
+    return EdgeCheckpoint(position, formation, token)
 
 
 def edition_fields(edition: Edition) -> dict[str, Any]:
-    """An edition, as JSON takes it."""
+    """An edition as JSON fields."""
     return {
         "plan": mark_of(edition.plan),
         "sequence": edition.sequence,
@@ -95,9 +95,9 @@ def edition_fields(edition: Edition) -> dict[str, Any]:
     }
 
 
-def edition_of(fields: dict[str, Any], settings: EdgeSettings, catalogue: StripePlanStore) -> Edition:
-    """The edition in these fields. Raises `PlanUnknown`, or whatever nonsense raises."""
-    plan, _ = catalogue.by_mark(int(fields["plan"]))
+def edition_of(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> Edition:
+    """The inverse of `edition_fields`. Raises `PlanUnknown`, or errors of malformed fields."""
+    plan, _ = plan_store.by_mark(int(fields["plan"]))
     one, other = fields["after"]
     return Edition(
         settings.tag,

@@ -1,11 +1,11 @@
-"""The station: the outlet of a site, in the process of that site.
+"""The edge publisher: the remulticaster of a site, in the process of that site.
 
-It hears what the site releases, at the instant at which it is released, and casts it on the stripes of its feed.
-Nothing that takes long happens there. Where the outlet stands is worked out from the journal by a thread, and so is
-everything about a plan to come; meanwhile the station is silent, and keeps what the site releases until it speaks.
+It gets what the site releases at its release, and sends it on the stripes of its feeds. Nothing that takes long happens
+there: a thread computes the position from the journal, and sets up encoders of later plans. Meanwhile the publisher
+sends nothing, and keeps what the site releases.
 
-It speaks only while it is sure of its numbers. Whatever it does not know (a plan, its place in the order) makes it
-silent until it does: customers hear another site, and ask a retransmit server for the rest. The site itself goes on.
+It sends only while its numbers are certain. While a plan or its position in the order is unknown it sends nothing:
+customers receive another site, and request the rest from a retransmit server. The site itself continues.
 """
 
 import sys
@@ -31,35 +31,35 @@ from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 from fairtape.wire.frames import NUMBER_MAX
 
-KEPT_MAX: Final = 8_192  # releases that wait for the outlet to find its place; beyond them it has to look again
-LOOK_PERIOD: Final = 20 * MILLISECOND  # between two looks at what the thread is doing
-CHORE_PERIOD: Final = 1 * SECOND  # between two checkpoints, and two looks for new plans
-SWITCH_PERIOD: Final = 0.000_5  # seconds for which the thread may keep the driver waiting
+KEPT_MAX: Final = 8_192  # releases kept during a search for the position; beyond it the search is repeated
+POLL_PERIOD: Final = 20 * MILLISECOND  # between two checks of the thread
+MAINTENANCE_PERIOD: Final = 1 * SECOND  # between two checkpoints, and two searches for new plans
+SWITCH_PERIOD: Final = 0.000_5  # seconds for which the thread may keep the interpreter from the driver
 
 _Work = tuple[RecoveredPosition, Remulticaster | None]
 
 
 class EdgePublisher:
-    """One site's outlet: a consumer, a herald and a producer of its seat."""
+    """The publisher of one site: the node runtime calls it with releases, changes of formation and the time."""
 
     def __init__(
         self,
         settings: EdgeSettings,
         site: str,
         *,
-        catalogue: StripePlanStore,
+        plan_store: StripePlanStore,
         journal: Path,
-        sidecar: Path,
+        checkpoint_file: Path,
         interface: str,
         log: Callable[[str], None],
     ) -> None:
-        """A `UserError` where no socket can be had."""
+        """Raises `UserError` where no socket can be opened."""
         self._settings = settings
-        self._feed = settings.stations[site].feed
+        self._feed = settings.publishers[site].feed
         self._feeds: tuple[str, ...] = () if settings.regions else (self._feed,)
-        self._catalogue = catalogue
+        self._plan_store = plan_store
         self._journal = journal
-        self._sidecar = sidecar
+        self._checkpoint_file = checkpoint_file
         self._log = log
         own = bind("", 0)
         try:
@@ -70,125 +70,124 @@ class EdgePublisher:
         self._socket = UdpSocket(own)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="edge")
         self._searching: Future[_Work] | None = None
-        self._chore: Future[None] | None = None
-        self._outlet: Remulticaster | None = None
-        self._counts = RemulticastCounts()  # of outlets that are gone
+        self._maintenance: Future[None] | None = None
+        self._remulticaster: Remulticaster | None = None
+        self._counts = RemulticastCounts()  # of earlier remulticasters
         self._idle = False  # no plan is in force
-        self._words = "looks for its place"
+        self._state_text = "searches its position"
         self._kept: list[Deliver | FormationChange] = []
         self._overflowed = False
-        self._entry = (0, 0)  # formation and token of the last release that was cast
+        self._entry = (0, 0)  # formation and token of the last release that was sent
         self._saved = 0  # sequence
-        self._look_at: Instant = 0
-        self._chore_at: Instant = 0
+        self._poll_at: Instant = 0
+        self._search_at: Instant = 0
 
-    # The seat's side.
+    # Called by the node runtime.
 
     def delivered(self, delivery: Deliver) -> None:
-        """The consumer: the site releases this, now."""
-        if self._outlet is None:
+        """The site releases this now."""
+        if self._remulticaster is None:
             self._keep(delivery)
             return
-        self._outlet.deliver(delivery, delivery.release.released_at)
+        self._remulticaster.deliver(delivery, delivery.release.released_at)
         self._entry = delivery.ordered.formation, delivery.ordered.token
         if not self._carry_out():
             self._keep(delivery)
 
     def turned(self, change: FormationChange) -> None:
-        """The herald: a formation takes over at a place of the order to come."""
+        """A formation takes over at a later place of the order."""
         mark = mark_in(change)
-        if self._outlet is None:
+        if self._remulticaster is None:
             self._keep(change)
             if self._idle and mark:
-                self._fall_silent(f"plan {version_of(mark)} comes into force")
+                self._stop_sending(f"plan {version_of(mark)} comes into force")
             return
-        plan = press = None
-        if version_of(mark) > self._outlet.standing.edition.plan.version:
-            at_hand = self._catalogue.at_hand(mark)
-            if at_hand is None or not set(self._feeds) <= set(at_hand[0].feeds):
-                self._fall_silent(f"plan {version_of(mark)} comes into force, and is not at hand")
+        plan = encoder = None
+        if version_of(mark) > self._remulticaster.position.edition.plan.version:
+            prepared = self._plan_store.prepared(mark)
+            if prepared is None or not set(self._feeds) <= set(prepared[0].feeds):
+                self._stop_sending(f"plan {version_of(mark)} comes into force, and is not prepared")
                 self._keep(change)
                 return
-            plan, press = at_hand
-        self._outlet.turn(change)
+            plan, encoder = prepared
+        self._remulticaster.turn(change)
         if plan is not None:
-            self._outlet.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, press=press)
+            self._remulticaster.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
     def assign(self, feeds: Collection[str], now: Instant) -> None:
-        """The feeds that a formation leaves to this site."""
+        """Send on these feeds, which the formation assigns to this site."""
         if tuple(feeds) != self._feeds:
             self._feeds = tuple(feeds)
-            self._log(f"edge: speaks on {', '.join(self._feeds) or 'no feed'}")
-            if self._outlet is not None:
-                self._outlet.speak_on(self._feeds, now)
+            self._log(f"edge: sends on {', '.join(self._feeds) or 'no feed'}")
+            if self._remulticaster is not None:
+                self._remulticaster.set_feeds(self._feeds, now)
 
     def deadline(self) -> Instant | None:
-        """When a stripe wants to speak, or there is something to look after."""
-        due_at = self._outlet.deadline() if self._outlet is not None else None
-        return self._look_at if due_at is None else min(due_at, self._look_at)
+        """When a stripe is due, or the thread is to be checked."""
+        due_at = self._remulticaster.deadline() if self._remulticaster is not None else None
+        return self._poll_at if due_at is None else min(due_at, self._poll_at)
 
     def wake(self, now: Instant) -> None:
-        """Send what may go by now; see what the thread has found."""
-        if self._outlet is not None:
-            self._outlet.wake(now)
+        """Send what is due, and check the thread."""
+        if self._remulticaster is not None:
+            self._remulticaster.wake(now)
             self._carry_out()
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._poll_at:
+            self._poll(now)
 
-    # The operator's side.
+    # Called by the process of the site.
 
     def status(self) -> PublisherStatus:
-        """How it fares."""
         counts = asdict(self._counts)
-        if self._outlet is not None:
-            counts = {name: value + getattr(self._outlet.counts, name) for name, value in counts.items()}
-        plan = None if self._outlet is None else self._outlet.standing.edition.plan.version
+        if self._remulticaster is not None:
+            counts = {name: value + getattr(self._remulticaster.counts, name) for name, value in counts.items()}
+        plan = None if self._remulticaster is None else self._remulticaster.position.edition.plan.version
         return PublisherStatus(
             feed=self._feed,
             feeds=tuple(self._feeds),
-            speaks=self._outlet is not None,
-            reason=self._words,
+            speaks=self._remulticaster is not None,
+            reason=self._state_text,
             plan=plan,
-            marks=tuple(self._catalogue.marks),
+            marks=tuple(self._plan_store.marks),
             counts=RemulticastCounts(**counts),
             sent=self._socket.traffic.sent,
             unsent=self._socket.traffic.dropped,
         )
 
     def close(self) -> None:
-        """Remember the place, and give the socket back."""
+        """Save the position, and close the socket."""
         self._thread.shutdown(cancel_futures=True)
-        if self._outlet is not None and not self._outlet.adrift:
-            self._save(self._checkpoint(self._outlet))
+        if self._remulticaster is not None and not self._remulticaster.lost:
+            self._save(self._checkpoint(self._remulticaster))
         self._socket.close()
 
-    # Speaking.
+    # Sending.
 
     def _carry_out(self) -> bool:
-        """Send what the outlet wants sent; whether it is sure of its place."""
-        assert self._outlet is not None
-        for effect in self._outlet.drain():
+        """Carry out the effects; returns whether the position is still known."""
+        assert self._remulticaster is not None
+        for effect in self._remulticaster.drain():
             if isinstance(effect, SendMulticast):
                 self._socket.send(effect.datagrams, (effect.to.address, effect.to.port))
             elif isinstance(effect, SequenceLost):
-                self._fall_silent(f"expected sequence {effect.expected} and was given {effect.found}")
+                self._stop_sending(f"expected sequence {effect.expected} and got {effect.found}")
                 return False
         return True
 
-    def _fall_silent(self, words: str) -> None:
-        """Look for the place again; until then say nothing."""
-        self._say(words)
-        if self._outlet is not None:
-            for name, value in asdict(self._outlet.counts).items():
+    def _stop_sending(self, text: str) -> None:
+        """Send nothing until the position was found again."""
+        self._report(text)
+        if self._remulticaster is not None:
+            for name, value in asdict(self._remulticaster.counts).items():
                 setattr(self._counts, name, getattr(self._counts, name) + value)
-        self._outlet = None
+        self._remulticaster = None
         self._idle = False
-        self._look_at = 0
+        self._poll_at = 0
 
-    def _say(self, words: str) -> None:
-        if words != self._words:
-            self._words = words
-            self._log(f"edge: {words}")
+    def _report(self, text: str) -> None:
+        if text != self._state_text:
+            self._state_text = text
+            self._log(f"edge: {text}")
 
     def _keep(self, each: Deliver | FormationChange) -> None:
         if self._idle:
@@ -199,69 +198,69 @@ class EdgePublisher:
         if not self._overflowed:
             self._kept.append(each)
 
-    # Looking.
+    # Searching the position, and maintenance, in the thread.
 
-    def _look(self, now: Instant) -> None:
-        if self._outlet is not None or self._idle:
-            self._look_at = now + CHORE_PERIOD
-            self._do_chores()
+    def _poll(self, now: Instant) -> None:
+        if self._remulticaster is not None or self._idle:
+            self._poll_at = now + MAINTENANCE_PERIOD
+            self._start_maintenance()
             return
-        self._look_at = now + LOOK_PERIOD
+        self._poll_at = now + POLL_PERIOD
         if self._searching is None:
-            if now >= self._chore_at:
-                self._chore_at = now + CHORE_PERIOD
+            if now >= self._search_at:
+                self._search_at = now + MAINTENANCE_PERIOD
                 self._overflowed = False
                 self._searching = self._thread.submit(self._search)
         elif self._searching.done():
             searching, self._searching = self._searching, None
             try:
-                found, outlet = searching.result()
-            except (PlanUnknown, PositionLost, UserError, OSError) as trouble:
-                self._say(str(trouble))
+                found, remulticaster = searching.result()
+            except (PlanUnknown, PositionLost, UserError, OSError) as error:
+                self._report(str(error))
             else:
-                self._settle(found, outlet, now)
+                self._start(found, remulticaster, now)
 
     def _search(self) -> _Work:
-        """The thread's work: find the place, and set up an outlet there."""
-        with _giving_way():
+        """In the thread: find the position, and set up a remulticaster there."""
+        with _short_switch_interval():
             journal = JournalReader(self._journal)
-            found = recover(journal, self._sidecar, self._settings, self._catalogue, before=self._kept_from)
+            found = recover(journal, self._checkpoint_file, self._settings, self._plan_store, before=self._kept_from)
             if found.checkpoint is None:
                 return found, None
             self._save(found.checkpoint)
-            standing = found.checkpoint.standing
-            plan, press = self._catalogue.by_version(standing.edition.plan.version)
+            position = found.checkpoint.position
+            plan, encoder = self._plan_store.by_version(position.edition.plan.version)
             for change in found.changes:
                 if mark_in(change):
-                    self._catalogue.by_mark(mark_in(change))
+                    self._plan_store.by_mark(mark_in(change))
             feeds = self._feeds
             for feed in feeds:
                 if feed not in plan.feeds:
                     raise PlanUnknown(f"plan {plan.version} has no feed {feed}; its feeds are {', '.join(plan.feeds)}")
-            return found, Remulticaster(standing, feeds=feeds, press=press)
+            return found, Remulticaster(position, feeds=feeds, encoder=encoder)
 
     def _kept_from(self) -> int:
-        """The first sequence number that is kept. A release is kept before the journal says that it was one."""
+        """The first sequence number that is kept. A release is kept before the journal has its mark."""
         return next((each.ordered.sequence for each in self._kept if isinstance(each, Deliver)), NUMBER_MAX)
 
-    def _settle(self, found: RecoveredPosition, outlet: Remulticaster | None, now: Instant) -> None:
-        """Speak from the place that was found; first what was released since."""
+    def _start(self, found: RecoveredPosition, remulticaster: Remulticaster | None, now: Instant) -> None:
+        """Send from the position that was found, first what was released since."""
         if self._overflowed:
-            return  # it took too long, but there is a checkpoint now, and the next search is shorter
+            return  # it took too long; but a checkpoint was saved, so the next search is shorter
         kept, self._kept = self._kept, []
-        if outlet is None:
+        if remulticaster is None:
             self._idle = True
-            self._say("no plan is in force")
+            self._report("no plan is in force")
             for each in kept:
                 if isinstance(each, FormationChange):
                     self.turned(each)
             return
         assert found.checkpoint is not None
         self._entry = found.checkpoint.formation, found.checkpoint.token
-        self._outlet = outlet
-        outlet.speak_on(self._feeds, now)
-        self._say(f"speaks from sequence {outlet.standing.sequence} on")
-        outlet.start(now)
+        self._remulticaster = remulticaster
+        remulticaster.set_feeds(self._feeds, now)
+        self._report(f"sends from sequence {remulticaster.position.sequence} on")
+        remulticaster.start(now)
         self._carry_out()
         for each in (*found.changes, *kept):
             if isinstance(each, FormationChange):
@@ -269,41 +268,41 @@ class EdgePublisher:
             else:
                 self.delivered(each)
 
-    def _do_chores(self) -> None:
-        """Remember the place, and get the next plans ready, in the thread."""
-        if self._chore is not None:
-            if not self._chore.done():
+    def _start_maintenance(self) -> None:
+        """Save the position and set up the next plans, in the thread."""
+        if self._maintenance is not None:
+            if not self._maintenance.done():
                 return
-            if (fault := self._chore.exception()) is not None:  # ours; but no reason for a site to end
-                self._log(f"edge: getting ready failed ({fault!r})")
-        outlet = self._outlet
+            if (fault := self._maintenance.exception()) is not None:  # our own bug, but no reason to end the site
+                self._log(f"edge: maintenance failed ({fault!r})")
+        remulticaster = self._remulticaster
         checkpoint = None
-        if outlet is not None and outlet.standing.sequence != self._saved and self._entry[1]:
-            checkpoint = self._checkpoint(outlet)
-            self._saved = checkpoint.standing.sequence
-        version = 0 if outlet is None else outlet.standing.edition.plan.version
-        self._chore = self._thread.submit(self._chores, checkpoint, version)
+        if remulticaster is not None and remulticaster.position.sequence != self._saved and self._entry[1]:
+            checkpoint = self._checkpoint(remulticaster)
+            self._saved = checkpoint.position.sequence
+        version = 0 if remulticaster is None else remulticaster.position.edition.plan.version
+        self._maintenance = self._thread.submit(self._maintain, checkpoint, version)
 
-    def _chores(self, checkpoint: EdgeCheckpoint | None, version: int) -> None:
-        with _giving_way():
+    def _maintain(self, checkpoint: EdgeCheckpoint | None, version: int) -> None:
+        with _short_switch_interval():
             if checkpoint is not None:
                 self._save(checkpoint)
-            self._catalogue.prepare(version)
+            self._plan_store.prepare(version)
 
-    def _checkpoint(self, outlet: Remulticaster) -> EdgeCheckpoint:
-        return EdgeCheckpoint(outlet.standing, *self._entry)
+    def _checkpoint(self, remulticaster: Remulticaster) -> EdgeCheckpoint:
+        return EdgeCheckpoint(remulticaster.position, *self._entry)
 
     def _save(self, checkpoint: EdgeCheckpoint) -> None:
-        """Where it cannot be written, the next start takes longer."""
+        """If the file cannot be written, the next start takes longer."""
         try:
-            save(self._sidecar, checkpoint)
+            save(self._checkpoint_file, checkpoint)
         except OSError as error:
-            self._log(f"edge: {self._sidecar} cannot be written ({error.strerror})")
+            self._log(f"edge: {self._checkpoint_file} cannot be written ({error.strerror})")
 
 
 @contextmanager
-def _giving_way() -> Iterator[None]:
-    """While a thread works, it leaves the interpreter to the driver at once, and not after the usual 5 ms."""
+def _short_switch_interval() -> Iterator[None]:
+    """Lets the driver interrupt the thread within SWITCH_PERIOD instead of the usual 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_PERIOD)
     try:

@@ -1,7 +1,7 @@
-"""The retransmit server R_x as a process: re-requests by datagram, replays by stream, out of a site's journal.
+"""The retransmit server R_x as a process: repairs by datagram and replays by stream, from a site's journal.
 
-Nothing here is in a hurry: it waits for sockets in milliseconds, looks at the journal now and then, and a customer who
-floods it or says nothing takes nothing from the others. The site knows nothing of it.
+It is independent of the site's process and is not time-critical: it waits for sockets in milliseconds and polls the
+journal. A customer that floods it or stays silent does not affect others.
 """
 
 import hmac
@@ -34,14 +34,12 @@ from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
 
-# The streams of customers who replay: accepted, read and written without ever waiting for one of them.
-
 BACKLOG: Final = 128
-ACCEPTS_MAX: Final = 64  # in one turn
-READ_MAX: Final = 4_096  # bytes of one client in one turn: a client has little to say
-KERNEL_BUFFER: Final = 256 << 10  # bytes that the kernel is asked to keep for a client: what lies there is not counted
-LINGER_PERIOD: Final[Duration] = 2 * SECOND  # for a client to take its last bytes
-PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before asking a system again that had no room for one more
+ACCEPTS_MAX: Final = 64  # per turn
+READ_MAX: Final = 4_096  # bytes per client and turn: clients send little
+KERNEL_BUFFER: Final = 256 << 10  # bytes of a client's send buffer in the kernel, which are not counted here
+LINGER_PERIOD: Final[Duration] = 2 * SECOND  # in which a client may read its last bytes
+PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before accepting again after the system was out of resources
 
 
 @dataclass(slots=True)
@@ -49,16 +47,16 @@ class _Client:
     stream: socket.socket
     number: int
     out: bytearray = field(default_factory=bytearray)
-    closes_at: Instant = NEVER  # it is shown the door: at this instant at the latest
+    closes_at: Instant = NEVER  # when a closing connection is dropped at the latest
 
 
 class ReplayConnections:
-    """The listening socket and the streams of one desk, in a selector."""
+    """The listening socket and the connections of a replay server, in a selector. No call waits for a client."""
 
-    def __init__(self, at: Address, desk: ReplayServer, selector: selectors.BaseSelector) -> None:
-        """A `UserError` where nothing can listen there."""
-        self.refused = 0  # the system had no room for more
-        self._desk = desk
+    def __init__(self, at: Address, replay: ReplayServer, selector: selectors.BaseSelector) -> None:
+        """Raises `UserError` where the address cannot be used."""
+        self.refused = 0  # connections refused because the system was out of resources
+        self._replay = replay
         self._selector = selector
         self._clients: dict[int, _Client] = {}
         self._next = 1
@@ -78,17 +76,16 @@ class ReplayConnections:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits in this process for clients to take it."""
+        """Bytes in this process that clients have not read."""
         return sum(len(client.out) for client in self._clients.values())
 
     @property
     def address(self) -> Address:
-        """Where customers connect."""
         host, port = self._listener.getsockname()
         return host, port
 
     def carry_out(self, effect: EdgeEffect, now: Instant) -> None:
-        """Write to a client, or show it the door."""
+        """Write to a client, or close its connection."""
         match effect:
             case WriteConnection(connection, octets) if connection in self._clients:
                 client = self._clients[connection]
@@ -100,7 +97,7 @@ class ReplayConnections:
                 self._flush(client, now)
 
     def wake(self, now: Instant) -> None:
-        """Whoever does not even take its last bytes is let go; and the door may be opened again."""
+        """Drop closing connections that are overdue, and accept again after a pause."""
         if self._listens_again_at <= now:
             self._listens_again_at = NEVER
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -108,7 +105,7 @@ class ReplayConnections:
             self._drop(client)
 
     def close(self) -> None:
-        """Let go of everybody."""
+        """Close all connections."""
         for client in list(self._clients.values()):
             self._drop(client)
         if self._listens_again_at == NEVER:
@@ -121,7 +118,7 @@ class ReplayConnections:
                 stream, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # whoever knocks stays at the door: to look at once again would only spin
+            except OSError:  # the client stays in the backlog: polling again at once would only spin
                 self.refused += 1
                 self._listens_again_at = now + PAUSE_PERIOD
                 self._selector.unregister(self._listener)
@@ -133,17 +130,17 @@ class ReplayConnections:
             client = _Client(stream, self._next)
             self._next += 1
             self._clients[client.number] = client
-            self._selector.register(stream, selectors.EVENT_READ, self._heeding(client))
-            self._desk.connected(client.number, now)
+            self._selector.register(stream, selectors.EVENT_READ, self._handler_of(client))
+            self._replay.connected(client.number, now)
 
-    def _heeding(self, client: _Client) -> Callable[[int, Instant], None]:
-        def heed(events: int, now: Instant) -> None:
+    def _handler_of(self, client: _Client) -> Callable[[int, Instant], None]:
+        def handle(events: int, now: Instant) -> None:
             if events & selectors.EVENT_READ:
                 self._read(client, now)
             if events & selectors.EVENT_WRITE and client.number in self._clients:
                 self._flush(client, now)
 
-        return heed
+        return handle
 
     def _read(self, client: _Client, now: Instant) -> None:
         try:
@@ -155,10 +152,10 @@ class ReplayConnections:
         if not octets:
             self._drop(client)
         elif client.closes_at == NEVER:
-            self._desk.receive(client.number, octets, now)
+            self._replay.receive(client.number, octets, now)
 
     def _flush(self, client: _Client, now: Instant) -> None:
-        """Write what the network takes, and wait for the rest."""
+        """Write what the network takes now; the rest when the socket is writable."""
         if client.out:
             try:
                 sent = client.stream.send(client.out)
@@ -168,7 +165,7 @@ class ReplayConnections:
                 self._drop(client)
                 return
             del client.out[:sent]
-            self._desk.flushed(client.number, sent, now)
+            self._replay.flushed(client.number, sent, now)
         if not client.out and client.closes_at < NEVER:
             self._drop(client)
             return
@@ -181,72 +178,72 @@ class ReplayConnections:
         del self._clients[client.number]
         self._selector.unregister(client.stream)
         client.stream.close()
-        self._desk.disconnected(client.number)
+        self._replay.disconnected(client.number)
 
 
-REQUESTS_MAX: Final = 512  # datagrams that are read in one turn
-REMEMBER_PERIOD: Final[Duration] = 60 * SECOND  # between two times that the library is written down
-LOOK_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two looks at the journal
+REQUESTS_MAX: Final = 512  # datagrams read per turn
+SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two snapshots of the archive
+POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
 
 class RetransmitServer:
-    """Serves what one site released."""
+    """Serves what one site released, over UDP and TCP."""
 
     def __init__(
         self,
         settings: EdgeSettings,
         place: PublisherPlace,
-        library: ReplayArchive,
+        archive: ReplayArchive,
         clock: Clock,
         *,
         interface: str,
         replay_options: ReplayOptions | None = None,
     ) -> None:
-        """A `UserError` where a socket cannot be had."""
+        """Raises `UserError` where a socket cannot be opened."""
         self.refusals = 0  # of guaranteed customers
-        self.forgets = False  # its memory cannot be written
+        self.snapshot_failed = False  # the last snapshot could not be written
         self._clock = clock
-        self._library = library
+        self._archive = archive
         self._feed = place.feed
-        self._retransmitter = Retransmitter(library, feed=place.feed)
+        self._retransmitter = Retransmitter(archive, feed=place.feed)
         for host in settings.guaranteed:
             self._retransmitter.accounts.register(host, Grade.GUARANTEED)
-        self._desk = ReplayServer(library, authenticate=authentication(settings.customers), options=replay_options)
+        self._replay = ReplayServer(archive, authenticate=authentication(settings.customers), options=replay_options)
         self._selector = selectors.DefaultSelector()
         own = bind(*place.requests)
         try:
             Interface.named(interface).speak(own, ttl=settings.ttl)
             self._requests = UdpSocket(own)
-            self._connections = ReplayConnections(place.replays, self._desk, self._selector)
+            self._connections = ReplayConnections(place.replays, self._replay, self._selector)
         except BaseException:
             own.close()
             raise
-        self._selector.register(self._requests.fd, selectors.EVENT_READ, self._hear)
-        self._look_at: Instant = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory")
+        self._selector.register(self._requests.fd, selectors.EVENT_READ, self._receive)
+        self._poll_at: Instant = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
-        self._remember_at = clock.now() + REMEMBER_PERIOD
+        self._snapshot_at = clock.now() + SNAPSHOT_PERIOD
 
     @property
     def addresses(self) -> tuple[Address, Address]:
-        """Where it answers re-requests, and where replays."""
+        """The addresses for requests and for replays."""
         return self._requests.address, self._connections.address
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Serve until the condition holds, which is looked at in every turn."""
+        """Serve until the condition holds, which is checked in every turn."""
         while not until():
             self.turn()
 
     def turn(self) -> None:
-        """Wait for a moment at most, and serve."""
+        """Wait for at most POLL_PERIOD, and serve."""
         events = self._selector.select(self._wait_period() / SECOND)
         now = self._clock.now()
         for key, mask in events:
             key.data(mask, now)
-        if now >= self._look_at:
-            self._look(now)
-        for machine in (self._retransmitter, self._desk):
+        if now >= self._poll_at:
+            self._poll(now)
+        for machine in (self._retransmitter, self._replay):
             machine.wake(now)
             for effect in machine.drain():
                 match effect:
@@ -261,72 +258,71 @@ class RetransmitServer:
         self._connections.wake(now)
 
     def status(self) -> RetransmitStatus:
-        """How it fares."""
         return RetransmitStatus(
             feed=self._feed,
-            reason=self._library.words,
-            plan=self._library.plan,
-            sequence=max(self._library.sequence - 1, 0),
-            restarts=self._library.restarts,
-            forgets=self.forgets,
+            reason=self._archive.trouble,
+            plan=self._archive.plan,
+            sequence=max(self._archive.sequence - 1, 0),
+            restarts=self._archive.restarts,
+            forgets=self.snapshot_failed,
             connections=len(self._connections),
             waiting_bytes=self._connections.waiting_bytes,
             connections_refused=self._connections.refused,
             guaranteed_refused=self.refusals,
             requests=replace(self._retransmitter.counts),
-            replays=replace(self._desk.counts),
+            replays=replace(self._replay.counts),
             unsent=self._requests.traffic.dropped,
         )
 
     def close(self) -> None:
-        """Give everything back."""
+        """Write a last snapshot, and close all sockets and files."""
         self._connections.close()
         self._selector.close()
         self._requests.close()
         if self._writing is not None:
             wait([self._writing])
-        self._remember()
+        self._save_snapshot()
         self._thread.shutdown()
-        self._library.close()
+        self._archive.close()
 
     def _wait_period(self) -> Duration:
         now = self._clock.now()
-        due_at = self._look_at
-        for machine in (self._retransmitter, self._desk):
+        due_at = self._poll_at
+        for machine in (self._retransmitter, self._replay):
             wanted_at = machine.deadline()
             if wanted_at is not None:
                 due_at = min(due_at, wanted_at)
-        return max(min(due_at - now, LOOK_PERIOD), 0)
+        return max(min(due_at - now, POLL_PERIOD), 0)
 
-    def _look(self, now: Instant) -> None:
-        grew = self._library.keep_up()
-        self._look_at = now if grew else now + LOOK_PERIOD  # there may be more
-        if now >= self._remember_at:
-            self._remember_at = now + REMEMBER_PERIOD
-            self._remember()
+    def _poll(self, now: Instant) -> None:
+        grew = self._archive.keep_up()
+        self._poll_at = now if grew else now + POLL_PERIOD  # there may be more
+        if now >= self._snapshot_at:
+            self._snapshot_at = now + SNAPSHOT_PERIOD
+            self._save_snapshot()
         if grew:
-            for version, plan in self._library.plans.items():
+            for version, plan in self._archive.plans.items():
                 if self._feed in plan.feeds and not self._retransmitter.follows(version):
                     self._retransmitter.follow(plan)
-            self._desk.released(now)
+            self._replay.released(now)
 
-    def _remember(self) -> None:
-        """In a thread, for customers wait for milliseconds. Where it cannot be written, the next start takes longer."""
+    def _save_snapshot(self) -> None:
+        """In a thread, so that customers do not wait. If it cannot be written, the next start takes longer."""
         if self._writing is not None:
             if not self._writing.done():
                 return
-            self.forgets = self._writing.exception() is not None
-        write = self._library.remembering()
+            self.snapshot_failed = self._writing.exception() is not None
+        write = self._archive.snapshot_writer()
         self._writing = None if write is None else self._thread.submit(write)
 
-    def _hear(self, _events: int, now: Instant) -> None:
+    def _receive(self, _events: int, now: Instant) -> None:
         origins: list[Address] = []
         for datagram, origin in zip(self._requests.receive(REQUESTS_MAX, origins), origins, strict=True):
             self._retransmitter.receive(datagram, now, origin=origin)
 
 
 def authentication(customers: Path | None) -> Authenticate:
-    """Who may log in: those in the file, with their passwords; whoever comes where there is none."""
+    """Check logins against the names and passwords in a file; accept any login without a file."""
     if customers is None:
         return lambda _name, _password: True
     try:
@@ -339,7 +335,7 @@ def authentication(customers: Path | None) -> Authenticate:
             f"{customers} cannot be read ({error.strerror}); write it, or take customers_file out"
         ) from None
     except (ValueError, AttributeError):
-        raise UserError(f'{customers} holds no passwords; expected JSON such as {{"alice": "secret"}}') from None
+        raise UserError(f'{customers} has no passwords; expected JSON such as {{"alice": "secret"}}') from None
 
     def authenticate(name: str, password: str) -> bool:
         expected = known.get(name)

@@ -1,4 +1,4 @@
-"""Which reader understands the messages of which session: each session has a directory of its own."""
+"""Decoders of edge messages, one per session, because each session has its own directory."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,20 +8,20 @@ from fairtape.edge.protocol.sessions import Session
 from fairtape.formats.itch.ticker import TickerReader
 from fairtape.market.stripes import StripePlan
 
-READERS_MAX: Final = 4_096  # sessions whose directories are remembered; the oldest goes first
+READERS_MAX: Final = 4_096  # sessions; beyond it the oldest is dropped
 
 
 class SessionReaders:
-    """The readers of all sessions that are heard."""
+    """The readers of all received sessions."""
 
     def __init__(self, plans: Callable[[int], StripePlan | None]) -> None:
         """`plans` finds a plan by its version."""
         self._plans = plans
         self._readers: dict[str, TickerReader] = {}
-        self._presses: dict[tuple[int, int], ItchEncoder] = {}
+        self._encoders: dict[tuple[int, int], ItchEncoder] = {}
 
     def of(self, session: str) -> TickerReader:
-        """The reader of a session. It knows the directory, which whoever joins late did not hear, from the plan."""
+        """The reader of a session. It has the directory from the plan, because late joiners did not receive it."""
         reader = self._readers.get(session)
         if reader is None:
             name = Session.parse(session)
@@ -37,6 +37,6 @@ class SessionReaders:
         stripe = plan.stripes.get(number)
         if stripe is None:
             return
-        press = self._presses.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
-        for message in press.openings(0)[plan.of_core(stripe.core).index(stripe)]:
+        encoder = self._encoders.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
+        for message in encoder.openings(0)[plan.of_core(stripe.core).index(stripe)]:
             reader.read(message)

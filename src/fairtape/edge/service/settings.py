@@ -1,4 +1,4 @@
-"""What the section `[edge]` of a deployment says: who serves customers, on which feed, and where."""
+"""The section `[edge]` of a deployment: the sites that publish to customers, their feeds and addresses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from fairtape.net.udp import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherPlace:
-    """The edge of one site."""
+    """The addresses of one edge publisher and its retransmit server."""
 
-    feed: str  # of the plans: where its region hears it, and its retransmit server
-    requests: Address  # UDP: what a customer missed, it asks for here
+    feed: str  # of the plans: for its packets and for multicast repairs
+    requests: Address  # UDP: retransmission requests
     replays: Address  # TCP: SoupBinTCP
 
 
@@ -21,11 +21,11 @@ class PublisherPlace:
 class EdgeSettings:
     """The edge of a deployment."""
 
-    tag: str  # the deployment in the names of sessions: 1 or 2 letters and digits
-    core: int  # the core stripe that the deployment is
-    stations: Mapping[str, PublisherPlace]  # by the names of the sites
-    first_plan: int = 0  # the version in force from the first message on; 0: none, until one is ordered
+    tag: str  # the deployment in session names: 1 or 2 letters and digits
+    core: int  # the core stripe of the deployment
+    publishers: Mapping[str, PublisherPlace]  # by the names of the sites
+    first_plan: int = 0  # the version in force from the first message on; 0: none until one is installed
     ttl: int = 1
-    guaranteed: tuple[str, ...] = ()  # hosts of customers who bought the guaranteed grade
-    customers: Path | None = None  # JSON: the password of each who may log in; None: whoever comes
-    regions: tuple[Region, ...] = ()  # who speaks where; without any, each station always speaks on its own feed
+    guaranteed: tuple[str, ...] = ()  # hosts of customers with the guaranteed grade
+    customers: Path | None = None  # JSON file of names and passwords; None: any login is accepted
+    regions: tuple[Region, ...] = ()  # without any, each publisher always sends on its own feed

@@ -1,8 +1,13 @@
-"""Reckoning: the numbers of all stripes, worked out from what a journal holds.
+"""Stripe numbering: the numbers of all stripes, computed from a journal.
 
-Which plan is in force follows from the order, too: the first one from the first message on, if the deployment says so,
-and each later one from the formation on that names it. So two sites that hold the same order and the same plans have
-the same numbers, whenever they work them out.
+The plan in force follows from the order, too: the first plan from the first message on, if the deployment has one, and
+each later plan from the formation that names it. So two sites with the same order and the same plans compute the same
+numbers, at any time.
+
+`recover` finds the position of a publisher as its journal proves it. From the last checkpoint whose entry is still in
+the journal, or from the beginning, everything that the site released is numbered again. The site will release what it
+holds and has not released; changes of formation among that are returned, to be applied again. Nothing is guessed: where
+a plan is missing or the journal cannot be read, there is no position.
 """
 
 from collections.abc import Callable
@@ -21,73 +26,72 @@ from fairtape.wire.frames import NUMBER_MAX
 
 
 class StripeNumbering:
-    """Numbers one core stripe, from the beginning or from a standing on. Raises `Unplanned` where a plan is missing."""
+    """Numbers one core stripe, from the beginning or from a position on. Raises `PlanUnknown` for a missing plan."""
 
     def __init__(
-        self, settings: EdgeSettings, catalogue: StripePlanStore, standing: StripePosition | None = None
+        self, settings: EdgeSettings, plan_store: StripePlanStore, position: StripePosition | None = None
     ) -> None:
         self._settings = settings
-        self._catalogue = catalogue
-        self._striper: StripeSequencer | None = None
+        self._plan_store = plan_store
+        self._sequencer: StripeSequencer | None = None
         self._begun: list[Step] = []
-        self._unopened: StripePosition | None = None  # a fresh standing, until the first token
-        if standing is None and settings.first_plan:
-            plan, _ = catalogue.by_version(settings.first_plan)
-            standing = StripePosition.fresh(Edition(settings.tag, plan, settings.core))
-        if standing is not None:
-            self._begin(standing)
+        self._unopened: StripePosition | None = None  # a fresh position, until the first token
+        if position is None and settings.first_plan:
+            plan, _ = plan_store.by_version(settings.first_plan)
+            position = StripePosition.fresh(Edition(settings.tag, plan, settings.core))
+        if position is not None:
+            self._begin(position)
 
     @property
-    def standing(self) -> StripePosition | None:
-        """Where it is; None while no plan is in force. Before the first token whoever goes on has to open, too."""
-        return self._unopened if self._unopened is not None or self._striper is None else self._striper.standing
+    def position(self) -> StripePosition | None:
+        """The current position; None while no plan is in force. It stays fresh until the first token."""
+        return self._unopened if self._unopened is not None or self._sequencer is None else self._sequencer.position
 
     @property
     def lost(self) -> bool:
-        """Whether what it was told has a hole."""
-        return self._striper is not None and self._striper.lost
+        """Whether the order that it was given has a hole."""
+        return self._sequencer is not None and self._sequencer.lost
 
     @property
     def at(self) -> int:
         """The timestamp of the last token."""
-        return 0 if self._striper is None else self._striper.at
+        return 0 if self._sequencer is None else self._sequencer.at
 
     def begun(self) -> list[Step]:
-        """What opens the sessions, once."""
+        """The steps that open the sessions, returned once."""
         steps, self._begun = self._begun, []
         return steps
 
     def turn(self, change: FormationChange) -> None:
-        """A formation takes over, and perhaps a plan with it."""
+        """Take a change of formation, which may name a new plan."""
         mark = mark_in(change)
-        if self._striper is None:
+        if self._sequencer is None:
             if mark:
-                plan, _ = self._catalogue.by_mark(mark)
+                plan, _ = self._plan_store.by_mark(mark)
                 self._begin(StripePosition.fresh(first_edition(self._settings, plan, change)))
             return
-        newer = version_of(mark) > self._striper.edition.plan.version
-        planned = self._catalogue.by_mark(mark) if newer else None
-        self._striper.turn(change)
-        if planned is not None:
-            plan, press = planned
-            self._striper.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, press=press)
+        newer = version_of(mark) > self._sequencer.edition.plan.version
+        new_plan = self._plan_store.by_mark(mark) if newer else None
+        self._sequencer.turn(change)
+        if new_plan is not None:
+            plan, encoder = new_plan
+            self._sequencer.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
     def deliver(self, ordered: Ordered) -> list[Step]:
-        """The messages of a token."""
-        steps = [] if self._striper is None else self._striper.deliver(ordered)
+        steps = [] if self._sequencer is None else self._sequencer.deliver(ordered)
         if steps:
             self._unopened = None
         return steps
 
-    def _begin(self, standing: StripePosition) -> None:
-        _, press = self._catalogue.by_version(standing.edition.plan.version)
-        self._striper = StripeSequencer(standing, press=press)
-        self._begun = self._striper.begin()
-        self._unopened = standing if standing.is_fresh else None
+    def _begin(self, position: StripePosition) -> None:
+        _, encoder = self._plan_store.by_version(position.edition.plan.version)
+        self._sequencer = StripeSequencer(position, encoder=encoder)
+        self._begun = self._sequencer.begin()
+        self._unopened = position if position.is_fresh else None
 
 
 def first_edition(settings: EdgeSettings, plan: StripePlan, change: FormationChange) -> Edition:
-    """The one that begins with a formation, where no plan was in force before."""
+    """The edition that begins with a formation, where no plan was in force before."""
     return Edition(
         settings.tag,
         plan,
@@ -98,70 +102,63 @@ def first_edition(settings: EdgeSettings, plan: StripePlan, change: FormationCha
     )
 
 
-# Recovery: where the outlet of a site stands, as its journal proves it.
-#
-# From the last checkpoint whose entry is still in the journal, or from the beginning, everything that the site has
-# released is numbered again. What it holds and has not released is left to the site, which will release it; the changes
-# of formation among that were noted before, and are told again. Nothing is guessed: where a plan is missing or the
-# journal cannot be read, there is no standing.
-
-
 @dataclass(frozen=True, slots=True)
 class RecoveredPosition:
-    """Where the released order ends, and the changes of formation that are noted behind it."""
+    """The end of the released order, and the changes of formation after it."""
 
     checkpoint: EdgeCheckpoint | None  # None: no plan is in force
     changes: tuple[FormationChange, ...]
 
 
 class PositionLost(Exception):
-    """The journal does not follow on; it is being cut, or is damaged."""
+    """The journal has a hole: it is being truncated, or is damaged."""
 
 
 def recover(
     journal: JournalReader,
-    sidecar: Path,
+    checkpoint_file: Path,
     settings: EdgeSettings,
-    catalogue: StripePlanStore,
+    plan_store: StripePlanStore,
     *,
     before: Callable[[], int] = lambda: NUMBER_MAX,
 ) -> RecoveredPosition:
-    """Find the place. Raises `Unplanned`, `PositionLost`, `Damaged` or OSError where there is none to be had now.
+    """Find the position. Raises `PlanUnknown`, `PositionLost`, `Damaged` or OSError where it cannot be found now.
 
-    A site that releases meanwhile says from which sequence number on it keeps what it releases: the place is `before`.
+    A site that releases meanwhile keeps its releases from some sequence number on, which `before` returns. The position
+    is at or before it.
     """
-    checkpoint = load(sidecar, settings, catalogue)
-    if checkpoint is not None and (checkpoint.standing.sequence > before() or not is_proved(checkpoint, journal)):
+    checkpoint = load(checkpoint_file, settings, plan_store)
+    if checkpoint is not None and (checkpoint.position.sequence > before() or not is_proved(checkpoint, journal)):
         checkpoint = None
-    reckoning = StripeNumbering(settings, catalogue, None if checkpoint is None else checkpoint.standing)
+    numbering = StripeNumbering(settings, plan_store, None if checkpoint is None else checkpoint.position)
     formation, token = (0, 0) if checkpoint is None else (checkpoint.formation, checkpoint.token)
-    begin = 1 if checkpoint is None else checkpoint.standing.sequence
+    begin = 1 if checkpoint is None else checkpoint.position.sequence
     changes: list[FormationChange] = []
-    held = False
+    unreleased = False
     with journal.entries(from_sequence=begin, ordered=True) as cursor:
         for each in cursor.everything():
             if not isinstance(each, JournalEntry):
                 changes.append(each.change)
-            elif held or each.release is None or each.ordered.sequence >= before():
-                held = True
+            elif unreleased or each.release is None or each.ordered.sequence >= before():
+                unreleased = True
             else:
                 for change in changes:
-                    reckoning.turn(change)
+                    numbering.turn(change)
                 changes.clear()
-                reckoning.deliver(each.ordered)
+                numbering.deliver(each.ordered)
                 formation, token = each.ordered.formation, each.ordered.token
-                if reckoning.lost:
-                    raise PositionLost(f"sequence {each.ordered.sequence} does not follow on")
-    if reckoning.standing is None:
+                if numbering.lost:
+                    raise PositionLost(f"sequence {each.ordered.sequence} does not follow the one before it")
+    if numbering.position is None:
         for change in changes:
-            reckoning.turn(change)  # one of them may name the first plan of all
-    standing = reckoning.standing
-    return RecoveredPosition(None if standing is None else EdgeCheckpoint(standing, formation, token), tuple(changes))
+            numbering.turn(change)  # one of them may name the first plan
+    position = numbering.position
+    return RecoveredPosition(None if position is None else EdgeCheckpoint(position, formation, token), tuple(changes))
 
 
 def is_proved(checkpoint: EdgeCheckpoint, journal: JournalReader) -> bool:
-    """Whether the entry that a checkpoint counts in last stands where it says, and was released."""
-    sequence = checkpoint.standing.sequence
+    """Whether the journal has the last entry of a checkpoint at its place, released."""
+    sequence = checkpoint.position.sequence
     if sequence <= 1:
         return False
     with journal.seek(sequence - 1) as cursor:

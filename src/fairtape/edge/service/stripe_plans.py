@@ -1,8 +1,8 @@
-"""The stripe plans of a deployment: files in its folder, one for each version, and what a formation calls them.
+"""The stripe plans of a deployment: one file per version in its folder, and the marks by which formations name them.
 
-A formation names a plan by its *mark*: the version, and two bytes of the digest, so that two sites whose files differ
-never number under the same name. A plan that a site does not have, or has otherwise, is `PlanUnknown`: the site is
-silent at the edge until it has it.
+A *mark* is the version and two bytes of the digest, so that two sites whose files differ never number under the same
+name. A plan that a site lacks, or has with another content, is `PlanUnknown`: the site sends nothing at the edge until
+it has the plan.
 """
 
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from fairtape.storage.files import write_atomically
 from fairtape.wire.frames import Malformed
 
 PLANS: Final = "plans"
-AHEAD_MAX: Final = 4  # plans whose presses are set up before they are in force
-KEPT_MAX: Final = 16  # plans that are kept with their presses; the oldest go first
+AHEAD_MAX: Final = 4  # plans whose encoders are set up before they are in force
+KEPT_MAX: Final = 16  # plans kept with their encoders; the oldest is dropped first
 _DIGITS: Final = len(str(VERSION_MAX))
 _VERSION_SHIFT: Final = 16
 
 
 class PlanUnknown(Exception):
-    """A plan that is not here; the sentence says which, and what to do."""
+    """A plan that is missing here; the message says which, and what to do."""
 
 
 def mark_of(plan: StripePlan) -> int:
-    """What a formation calls this plan; never 0."""
+    """The mark of a plan; never 0."""
     return plan.version << _VERSION_SHIFT | int.from_bytes(digest(plan)[:2], "big")
 
 
 def version_of(mark: int) -> int:
-    """The version that a mark names."""
+    """The version in a mark."""
     return mark >> _VERSION_SHIFT
 
 
 def mark_in(change: FormationChange) -> int:
-    """The mark of the plan that a formation names; 0 where it names none."""
+    """The mark in a formation; 0 where it names no plan."""
     try:
         return decode_formation(change.layout).plan
     except Malformed:
@@ -48,7 +48,7 @@ def mark_in(change: FormationChange) -> int:
 
 
 def read_plan(path: Path) -> StripePlan:
-    """The plan in a file; a `UserError` where there is none."""
+    """The plan in a file. Raises `UserError`."""
     try:
         with path.open(encoding="utf-8") as file:
             return from_toml(file.read(TEXT_MAX + 1))
@@ -61,7 +61,7 @@ def read_plan(path: Path) -> StripePlan:
 
 
 def plan_beside(path: Path, version: int) -> StripePlan | None:
-    """The plan of this version: the one that is named, or one in a file beside it; None while there is none."""
+    """The plan of this version in this file, or in another file of the same folder; None where there is none."""
     for each in (path, *sorted(path.parent.glob(f"*{path.suffix}"))):
         try:
             plan = read_plan(each)
@@ -74,14 +74,14 @@ def plan_beside(path: Path, version: int) -> StripePlan | None:
 
 class _Kept(NamedTuple):
     plan: StripePlan
-    press: ItchEncoder
+    encoder: ItchEncoder
     mark: int
 
 
 class StripePlanStore:
-    """The plans of one folder, for one core stripe. What is asked for twice is read once.
+    """The plans of one folder, for one core stripe, with a cache.
 
-    A thread may set plans up while others look: the table is never changed, but replaced by another one.
+    A thread may set up plans while others read: the table is never changed, but replaced.
     """
 
     def __init__(self, folder: Path, core: int) -> None:
@@ -90,28 +90,28 @@ class StripePlanStore:
         self._kept: Mapping[int, _Kept] = {}  # by version
 
     @property
-    def presses(self) -> dict[int, ItchEncoder]:
-        """Those that are set up, by the versions of their plans."""
-        return {version: kept.press for version, kept in self._kept.items()}
+    def encoders(self) -> dict[int, ItchEncoder]:
+        """The encoders that are set up, by plan version."""
+        return {version: kept.encoder for version, kept in self._kept.items()}
 
     @property
     def marks(self) -> list[int]:
-        """Of the plans that are ready to be in force."""
+        """The marks of plans that are set up."""
         return [kept.mark for kept in self._kept.values()]
 
     def path(self, version: int) -> Path:
-        """Where the plan of this version is."""
+        """The file of this version."""
         return self.folder / f"{version:0{_DIGITS}}.toml"
 
     def versions(self) -> list[int]:
-        """Whose files are here."""
+        """The versions with a file."""
         names = [path.stem for path in self.folder.glob("*.toml")]
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def by_version(self, version: int) -> tuple[StripePlan, ItchEncoder]:
-        """A plan and a press for it. Setting that up takes a while: nothing that is called when a release is due."""
+        """A plan and its encoder. Setting it up takes a while, so it is not called when a release is due."""
         kept = self._set_up(version)
-        return kept.plan, kept.press
+        return kept.plan, kept.encoder
 
     def _set_up(self, version: int) -> _Kept:
         known = self._kept.get(version)
@@ -134,30 +134,30 @@ class StripePlanStore:
         return made
 
     def by_mark(self, mark: int) -> tuple[StripePlan, ItchEncoder]:
-        """The same, for the very plan that a formation names."""
+        """The same, for the plan with this mark."""
         version = version_of(mark)
         kept = self._set_up(version)
         if kept.mark != mark:
             self._kept = {each: known for each, known in self._kept.items() if each != version}
             raise PlanUnknown(f"{self.path(version)} is another plan than the one that was ordered; replace it")
-        return kept.plan, kept.press
+        return kept.plan, kept.encoder
 
-    def at_hand(self, mark: int) -> tuple[StripePlan, ItchEncoder] | None:
-        """The same, without setting anything up."""
+    def prepared(self, mark: int) -> tuple[StripePlan, ItchEncoder] | None:
+        """The same, if it is set up already; otherwise None."""
         known = self._kept.get(version_of(mark))
-        return (known.plan, known.press) if known is not None and known.mark == mark else None
+        return (known.plan, known.encoder) if known is not None and known.mark == mark else None
 
     def prepare(self, above: int) -> None:
-        """Set up the plans that may come into force next."""
+        """Set up the next plans above this version."""
         for version in [each for each in self.versions() if each > above][:AHEAD_MAX]:
             if version not in self._kept:
                 try:
                     self.by_version(version)
                 except PlanUnknown:
-                    continue  # whoever orders it is told
+                    continue  # reported when the plan is installed
 
     def add(self, plan: StripePlan) -> Path:
-        """Write a plan where sites find it; one that is there already is never changed."""
+        """Write a plan to its file; an existing file is never changed."""
         path = self.path(plan.version)
         if path.exists():
             if to_toml(read_plan(path)) != to_toml(plan):

@@ -1,4 +1,4 @@
-"""A customer on real sockets: joins the groups of its stripes on its feeds, and asks for the rest."""
+"""A customer on sockets: joins the multicast groups of its stripes, and requests what it missed."""
 
 import select
 import socket
@@ -15,14 +15,14 @@ from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import Address, UdpSocket, bind
 
-DATAGRAMS_MAX: Final = 512  # that are read from one socket in one turn
-LOOK_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait
-PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two looks for a plan that was announced
-SOCKETS_MAX: Final = 1_000  # groups that one customer joins
+DATAGRAMS_MAX: Final = 512  # read per socket and turn
+POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of a turn
+PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two searches for an announced plan
+SOCKETS_MAX: Final = 1_000  # groups of one customer
 
 
 class MulticastSubscriber:
-    """One customer, turned by whoever wants its records."""
+    """One customer; the caller runs it with `turn` and gets its records."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class MulticastSubscriber:
         plans: Callable[[int], StripePlan | None],
         wanted: Collection[int] = (),
     ) -> None:
-        """`plans` finds a plan by its version, or not yet; `wanted` names stripes, all where it names none."""
+        """`plans` finds a plan by its version, or returns None; without `wanted` stripes all are received."""
         self.customer = Customer(tag, feeds=feeds, servers=servers, options=options)
-        self.strangers = 0  # datagrams at the port for repairs that no server sent
+        self.strangers = 0  # datagrams at the repair port that no known server sent
         self._servers = {_resolved(server) for server in servers}
         self._feeds = tuple(feeds)
         self._interface = Interface.named(interface)
         self._clock = clock
         self._plans = plans
         self._wanted = frozenset(wanted)
-        self._groups: dict[int, list[UdpSocket]] = {}  # by the versions of the plans
+        self._groups: dict[int, list[UdpSocket]] = {}  # by plan version
         self._feed_of: dict[int, str] = {}
-        self._awaited: set[int] = set()  # versions of plans that were announced
+        self._awaited: set[int] = set()  # versions of announced plans that are missing
         self._plan_at: Instant = 0
         self._repairs = UdpSocket(bind("", 0))
         self._sockets: dict[int, UdpSocket] = {self._repairs.fd: self._repairs}
@@ -55,26 +55,26 @@ class MulticastSubscriber:
         self._poll.register(self._repairs.fd, select.POLLIN)
 
     def follow(self, plan: StripePlan, *, starts: Mapping[int, int] | None = None, breaks: int = 0) -> None:
-        """Hear a plan: join its groups, and those of the one before it stay joined until the next."""
+        """Receive a plan: join its groups. Those of the previous plan stay joined until the next plan."""
         stripes = [stripe for stripe in plan.edge if not self._wanted or stripe.number in self._wanted]
         if len(stripes) * len(self._feeds) + len(self._sockets) > SOCKETS_MAX:
-            raise UserError(f"stripes are {len(stripes)}, more than one customer hears; name some with --stripe")
+            raise UserError(f"stripes are {len(stripes)}, more than one customer can receive; name some with --stripe")
         for version in sorted(self._groups)[:-1]:
             self._leave(version)
         joined = self._groups.setdefault(plan.version, [])
         for stripe in stripes:
             for feed in self._feeds:
                 endpoint = stripe.endpoint(feed)
-                heard = UdpSocket(self._interface.join((endpoint.address, endpoint.port)))
-                joined.append(heard)
-                self._sockets[heard.fd] = heard
-                self._poll.register(heard.fd, select.POLLIN)
-                self._feed_of[heard.fd] = feed
+                joined_socket = UdpSocket(self._interface.join((endpoint.address, endpoint.port)))
+                joined.append(joined_socket)
+                self._sockets[joined_socket.fd] = joined_socket
+                self._poll.register(joined_socket.fd, select.POLLIN)
+                self._feed_of[joined_socket.fd] = feed
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
 
     def turn(self) -> list[Record]:
-        """Wait for a moment at most; the records since the last call."""
+        """Wait for at most POLL_PERIOD, and return the records since the last call."""
         wait_period = self._wait_period()
         ready = self._poll.poll(wait_period / MILLISECOND)
         now = self._clock.now()
@@ -85,11 +85,11 @@ class MulticastSubscriber:
         self.customer.wake(now)
         if self._awaited and now >= self._plan_at:
             self._plan_at = now + PLAN_PERIOD
-            self._look_for_plans()
+            self._find_plans()
         return self._records()
 
     def _repaired(self) -> list[bytes]:
-        """What the servers answered. Anybody can send to this port, and must not be believed."""
+        """Answers of the servers. Datagrams of other senders are dropped, because any host can send to this port."""
         senders: list[Address] = []
         datagrams = self._repairs.receive(DATAGRAMS_MAX, senders)
         known = [datagram for datagram, sender in zip(datagrams, senders, strict=True) if sender in self._servers]
@@ -97,14 +97,14 @@ class MulticastSubscriber:
         return known
 
     def close(self) -> None:
-        """Leave all groups."""
+        """Close all sockets."""
         for each in self._sockets.values():
             each.close()
 
     def _wait_period(self) -> Duration:
         due_at = self.customer.deadline()
-        left = LOOK_PERIOD if due_at is None else due_at - self._clock.now()
-        return max(min(left, LOOK_PERIOD), 0)
+        left = POLL_PERIOD if due_at is None else due_at - self._clock.now()
+        return max(min(left, POLL_PERIOD), 0)
 
     def _records(self) -> list[Record]:
         records: list[Record] = []
@@ -118,7 +118,7 @@ class MulticastSubscriber:
             records.append(effect)
         return records
 
-    def _look_for_plans(self) -> None:
+    def _find_plans(self) -> None:
         for version in sorted(self._awaited):
             plan = self._plans(version)
             if plan is not None:
@@ -126,15 +126,15 @@ class MulticastSubscriber:
                 self.follow(plan)
 
     def _leave(self, version: int) -> None:
-        for heard in self._groups.pop(version):
-            self._poll.unregister(heard.fd)
-            del self._sockets[heard.fd]
-            del self._feed_of[heard.fd]
-            heard.close()
+        for joined_socket in self._groups.pop(version):
+            self._poll.unregister(joined_socket.fd)
+            del self._sockets[joined_socket.fd]
+            del self._feed_of[joined_socket.fd]
+            joined_socket.close()
 
 
 def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
-    """The feeds that a customer names, which the plan must have; all of them where it names none."""
+    """The feeds that a customer names, which must be in the plan; all of the plan where it names none."""
     names = tuple(wanted) or plan.feeds
     for name in names:
         if name not in plan.feeds:
@@ -143,7 +143,7 @@ def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def _resolved(server: Address) -> Address:
-    """As the kernel names a sender; one that cannot be found now will not answer."""
+    """The address as the kernel reports it; unchanged where the host cannot be resolved."""
     host, port = server
     try:
         return socket.gethostbyname(host), port

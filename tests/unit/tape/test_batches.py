@@ -1,4 +1,4 @@
-"""Lots: columns become records and Arrow, exactly."""
+"""Batches: columns become records and Arrow, exactly."""
 
 from decimal import Decimal
 from typing import Any
@@ -31,7 +31,7 @@ times = st.one_of(st.just(ABSENT), numbers)
 
 
 @st.composite
-def lots(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
+def batches(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
     trades = draw(st.lists(published, min_size=1, max_size=12))
     places = np.zeros(len(trades), PLACE_DTYPE)
     for row in range(len(trades)):
@@ -39,55 +39,55 @@ def lots(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
     return TradeBatch(records(b"".join(map(encode, trades))), places), trades
 
 
-@given(drawn=lots())
+@given(drawn=batches())
 def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBatch, list[Published]]) -> None:
-    lot, trades = drawn
-    for row, (record, trade) in enumerate(zip(lot.records(), trades, strict=True)):
+    batch, trades = drawn
+    for row, (record, trade) in enumerate(zip(batch.records(), trades, strict=True)):
         assert record.symbol == trade.symbol
         assert record.venue == trade.venue_name
         assert (record.price, record.quantity, record.flags) == (trade.price, trade.quantity, trade.flags)
         assert (record.traded_at, record.trade_id) == (trade.traded_at, trade.trade_id)
         assert record.price_decimal == Decimal(trade.price) / 10**9
         for name in PLACE_DTYPE.names or ():
-            stored = lot.places[name][row].item()
+            stored = batch.places[name][row].item()
             assert getattr(record, name) == (None if stored == ABSENT else stored), name
 
 
-@given(drawn=lots())
-def test_arrow_says_the_same_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
-    lot, _ = drawn
-    batch = lot.to_arrow()
-    assert batch.schema == SCHEMA
-    batch.validate(full=True)
+@given(drawn=batches())
+def test_arrow_has_the_same_values_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
+    batch, _ = drawn
+    arrow = batch.to_arrow()
+    assert arrow.schema == SCHEMA
+    arrow.validate(full=True)
     renamed = {"trade_flags": "flags"}
-    for row, record in zip(batch.to_pylist(), lot.records(), strict=True):
+    for row, record in zip(arrow.to_pylist(), batch.records(), strict=True):
         for name, value in row.items():
             expected: Any = getattr(record, renamed.get(name, name.removesuffix("_ns")))
             assert value == (Decimal(expected).scaleb(-9) if name in ("price", "quantity") else expected), name
 
 
-@given(drawn=lots(), chosen=st.sets(symbols, min_size=1))
+@given(drawn=batches(), chosen=st.sets(symbols, min_size=1))
 def test_a_choice_of_symbols_is_that_of_the_records(
     drawn: tuple[TradeBatch, list[Published]], chosen: set[str]
 ) -> None:
-    lot, trades = drawn
+    batch, trades = drawn
     chosen |= {trades[0].symbol}
-    expected = [record for record in lot.records() if record.symbol in chosen]
-    assert list(lot.only(symbol_set(tuple(chosen))).records()) == expected
+    expected = [record for record in batch.records() if record.symbol in chosen]
+    assert list(batch.only(symbol_set(tuple(chosen))).records()) == expected
 
 
-@given(drawn=lots(), again=lots())
+@given(drawn=batches(), again=batches())
 def test_the_latest_of_each_symbol_is_the_last_one_of_it(drawn: Any, again: Any) -> None:
-    lot = join_batches([drawn[0], again[0]])
-    last = {record.symbol: row for row, record in enumerate(lot.records())}
-    assert lot.latest().tolist() == sorted(last.values())
+    batch = join_batches([drawn[0], again[0]])
+    last = {record.symbol: row for row, record in enumerate(batch.records())}
+    assert batch.latest().tolist() == sorted(last.values())
 
 
-@given(drawn=lots(), cut=st.integers(0, 12))
-def test_a_lot_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
-    lot, _ = drawn
-    whole = join_batches([lot.slice(0, cut), lot.slice(cut)])
-    assert list(whole.records()) == list(lot.records())
+@given(drawn=batches(), cut=st.integers(0, 12))
+def test_a_batch_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
+    batch, _ = drawn
+    whole = join_batches([batch.slice(0, cut), batch.slice(cut)])
+    assert list(whole.records()) == list(batch.records())
 
 
 def test_a_record_never_changes(tmp_path: object) -> None:

@@ -1,7 +1,6 @@
-"""The unified ticker: what is taken back never was, replicas are equal, and every table has its limit."""
+"""The unified ticker: canceled trades do not count, replicas are equal, and every table has its limit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,8 @@ from fairtape.core.instants import SECOND
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus
 from fairtape.market.prices import ONE
 from fairtape.market.trades import TRADE_SIZE, blank_trades
-from fairtape.tape.sales import Sale
+from fairtape.tape.sales import NoticeRefusal
 from fairtape.tape.ticker import (
-    NoticeRefusal,
     NoticeRefused,
     Sold,
     Ticker,
@@ -25,21 +23,24 @@ from fairtape.tape.ticker import (
     VenueState,
 )
 from fairtape.wire.blocks import pack_records
-from unit.apps.ticker_values import LONDON, NOON, NYSE, VENUE_OF, Said, a_trade, said, sold, token
+from unit.tape.sales_twin import ACTIONS, Action, SalesTwin, tokens
+from unit.tape.ticker_values import LONDON, NOON, NYSE, VENUE_OF, SourceMessage, a_trade, notice_of, sold, token
 
 
-def ticker_of(*messages: Said) -> Ticker:
+def ticker_of(*messages: SourceMessage) -> Ticker:
     ticker = Ticker()
     ticker.apply(token(1, messages))
     return ticker
 
 
-def cancel(number: int, symbol: str = "ACME", *, source: int = NYSE) -> Said:
-    return said(Cancel(number, VENUE_OF[source], symbol, NOON), source=source)
+def cancel(number: int, symbol: str = "ACME", *, source: int = NYSE) -> SourceMessage:
+    return notice_of(Cancel(number, VENUE_OF[source], symbol, NOON), source=source)
 
 
-def correct(number: int, symbol: str = "ACME", *, price: int = 11, quantity: int = 50, source: int = NYSE) -> Said:
-    return said(Correction(number, a_trade(symbol, price, quantity, source=source), NOON), source=source)
+def correct(
+    number: int, symbol: str = "ACME", *, price: int = 11, quantity: int = 50, source: int = NYSE
+) -> SourceMessage:
+    return notice_of(Correction(number, a_trade(symbol, price, quantity, source=source), NOON), source=source)
 
 
 def state_of(ticker: Ticker, symbol: str = "ACME") -> tuple[int | None, int, int]:
@@ -52,11 +53,14 @@ def state_of(ticker: Ticker, symbol: str = "ACME") -> tuple[int | None, int, int
 def test_the_last_sale_is_the_last_in_the_order_and_volumes_add_up() -> None:
     ticker = ticker_of(sold(price=10), sold(price=12, quantity=30, source=LONDON), sold("OTHER", 7))
     assert state_of(ticker) == (12, 130, 2)
-    assert [(row.symbol, row.venues) for row in ticker.directory()] == [("ACME", {"XNYS", "XLON"}), ("OTHER", {"XNYS"})]
+    assert [(row.symbol, set(row.venues)) for row in ticker.directory()] == [
+        ("ACME", {"XNYS", "XLON"}),
+        ("OTHER", {"XNYS"}),
+    ]
     assert {venue.name: venue.volume.trades for venue in ticker.venues} == {"XNYS": 2, "XLON": 1}
 
 
-def test_a_canceled_trade_never_was() -> None:
+def test_a_canceled_trade_does_not_count() -> None:
     ticker = ticker_of(sold(price=10), sold(price=12, quantity=30))
     (output,) = ticker.apply(token(3, [cancel(2)]))
     assert isinstance(output, TradeCanceled)
@@ -100,14 +104,16 @@ def test_a_corrected_trade_keeps_its_place_and_gets_a_number_of_its_own() -> Non
         (correct(1, "OTHER"), NoticeRefusal.OTHER),
     ],
 )
-def test_a_notice_that_is_not_its_trades_own_is_refused_and_changes_nothing(notice: Said, why: NoticeRefusal) -> None:
+def test_a_notice_that_is_not_its_trades_own_is_refused_and_changes_nothing(
+    notice: SourceMessage, why: NoticeRefusal
+) -> None:
     ticker = ticker_of(sold())
     before = state_of(ticker)
     assert ticker.apply(token(2, [notice])) == [NoticeRefused(2, why)]
     assert state_of(ticker) == before
 
 
-def test_nothing_is_taken_back_twice() -> None:
+def test_no_trade_is_revised_twice() -> None:
     ticker = ticker_of(sold(), sold())
     outputs = ticker.apply(token(3, [cancel(1), cancel(1), correct(1), correct(2), cancel(2)]))
     assert [type(output) for output in outputs] == [
@@ -120,27 +126,27 @@ def test_nothing_is_taken_back_twice() -> None:
     assert state_of(ticker) == (11, 50, 1)
 
 
-def test_a_venue_is_halted_because_it_says_so_and_silent_because_the_order_goes_on_without_it() -> None:
+def test_a_venue_is_halted_by_its_notice_and_silent_when_the_order_goes_on_without_it() -> None:
     ticker = Ticker(options=TickerOptions(silence_period=5 * SECOND))
     ticker.apply(token(1, [sold(), sold(source=LONDON)], at=NOON))
-    halt, resume = (said(VenueStatus("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
+    halt, resume = (notice_of(VenueStatus("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
     assert ticker.apply(token(3, [halt], at=NOON + SECOND)) == [VenueChange("XNYS", VenueState.HALTED, NOON + SECOND)]
     at = NOON + 7 * SECOND
     assert ticker.apply(token(4, [sold()], at=at))[1:] == [VenueChange("XLON", VenueState.SILENT, at)]
     assert ticker.apply(token(5, [resume], at=at)) == [VenueChange("XNYS", VenueState.OPEN, at)]
     assert ticker.apply(token(6, [sold(source=LONDON)], at=at))[1:] == [VenueChange("XLON", VenueState.OPEN, at)]
-    stranger = said(VenueStatus("XNYS", Status.HALTED, NOON), source=LONDON)
+    stranger = notice_of(VenueStatus("XNYS", Status.HALTED, NOON), source=LONDON)
     assert ticker.apply(token(7, [stranger], at=at)) == [NoticeRefused(7, NoticeRefusal.FOREIGN)]
 
 
-def test_a_clock_that_runs_ahead_is_told_by_the_order() -> None:
+def test_a_clock_that_runs_ahead_is_found_by_the_order() -> None:
     ticker = Ticker()
     ticker.apply(token(1, [sold(at=NOON + SECOND), sold(source=LONDON, at=NOON - SECOND)], at=NOON))
     assert {venue.name: venue.clock_ahead for venue in ticker.venues} == {"XNYS": SECOND, "XLON": 0}
     assert {venue.name: venue.delay_min for venue in ticker.venues} == {"XNYS": -SECOND, "XLON": SECOND}
 
 
-def test_a_full_block_is_read_at_once_and_what_is_no_trade_is_left_out() -> None:
+def test_a_full_block_is_decoded_at_once_without_what_is_no_trade() -> None:
     trades = blank_trades(3)
     trades["symbol"] = [b"ACME", b"", b"ACME"]  # the second one is none
     trades["quantity"] = ONE
@@ -151,11 +157,11 @@ def test_a_full_block_is_read_at_once_and_what_is_no_trade_is_left_out() -> None
     assert ticker.others == 1
 
 
-def test_whatever_else_is_in_the_order_is_counted_and_harms_nothing() -> None:
+def test_other_messages_of_the_order_are_counted_and_change_nothing() -> None:
     ticker = Ticker()
     spoilt = bytearray(cancel(1).payload)
     spoilt[39] = 255  # a number below zero
-    others = [Said(NYSE, b"hello"), Said(NYSE, bytes(spoilt)), Said(NYSE, bytes(TRADE_SIZE))]
+    others = [SourceMessage(NYSE, b"hello"), SourceMessage(NYSE, bytes(spoilt)), SourceMessage(NYSE, bytes(TRADE_SIZE))]
     assert ticker.apply(token(1, others)) == []
     assert (ticker.others, ticker.due) == (3, 4)
 
@@ -167,7 +173,7 @@ def test_a_token_that_comes_again_changes_nothing() -> None:
     assert ticker.digest() == before
 
 
-def test_a_break_behind_what_was_counted_makes_the_state_unsound() -> None:
+def test_a_break_before_what_was_counted_makes_the_state_unsound() -> None:
     for sequence, sound in ((3, True), (2, False)):
         ticker = ticker_of(sold(), sold())
         ticker.turn(FormationChange(0, 2, 9, sequence, True, b"", NOON))
@@ -179,102 +185,36 @@ def test_every_table_has_its_limit() -> None:
     ticker.apply(token(1, [sold("A"), sold("B"), sold("C"), sold("A", price=12, source=LONDON)]))
     assert ticker.sales.unlisted == 1
     assert ticker.venues.unlisted == 1
-    assert [sale.number for sale in ticker.sales.all_open] == [2, 4]
+    assert [sale.number for sale in ticker.sales.open_sales()] == [2, 4]
     assert ticker.apply(token(5, [cancel(1, "A")])) == [NoticeRefused(5, NoticeRefusal.UNKNOWN)]
-    assert ticker.apply(token(6, [said(VenueStatus("XLON", Status.HALTED, NOON), source=LONDON)])) == [
+    assert ticker.apply(token(6, [notice_of(VenueStatus("XLON", Status.HALTED, NOON), source=LONDON)])) == [
         NoticeRefused(6, NoticeRefusal.CROWDED)
     ]
 
 
-@dataclass
-class Twin:
-    """The dumb twin: remembers every trade for ever, and adds up anew whenever it is asked."""
-
-    open_max: int
-    trades: dict[int, Sale] = field(default_factory=dict)  # by number, everything that ever was
-    void: set[int] = field(default_factory=set)
-
-    def apply(self, number: int, deed: tuple[str, int, str, int, int, int]) -> None:
-        kind, target, symbol, price, quantity, source = deed
-        if kind == "sell":
-            self.trades[number] = Sale(number, number, source, VENUE_OF[source], symbol, price, quantity, NOON)
-            return
-        wrong = self.trades.get(target)
-        if wrong is None or target not in self._open() or (wrong.source, wrong.symbol) != (source, symbol):
-            return
-        self.void.add(target)
-        if kind == "correct":
-            self.trades[number] = wrong._replace(number=number, price=price, quantity=quantity)
-
-    def _open(self) -> set[int]:
-        """A trade is open until so many later ones were open at once: played again from the beginning."""
-        return {number for number in self.trades if number not in self.void and number not in self.settled}
-
-    settled: set[int] = field(default_factory=set)
-
-    def settle(self) -> None:
-        standing = sorted(self._open())
-        self.settled |= set(standing[: max(len(standing) - self.open_max, 0)])
-
-    def expected(self, symbol: str) -> tuple[Sale | None, int, int]:
-        standing = [sale for number, sale in self.trades.items() if number not in self.void and sale.symbol == symbol]
-        last = max(standing, key=lambda sale: sale.place, default=None)
-        return last, sum(sale.quantity for sale in standing), len(standing)
-
-
-DEEDS = st.tuples(
-    st.sampled_from(["sell", "sell", "cancel", "correct"]),
-    st.integers(1, 40),
-    st.sampled_from(["A", "B"]),
-    st.integers(1, 9),
-    st.integers(0, 9),
-    st.sampled_from([NYSE, LONDON]),
-)
-
-
-@given(st.lists(DEEDS, max_size=40), st.integers(1, 12), st.lists(st.integers(1, 5), min_size=1))
-def test_busts_and_corrections_leave_what_a_twin_adds_up_from_the_beginning(
-    deeds: Sequence[tuple[str, int, str, int, int, int]], open_max: int, sizes: Sequence[int]
+@given(st.lists(ACTIONS, max_size=40), st.integers(1, 12), st.lists(st.integers(1, 5), min_size=1))
+def test_cancels_and_corrections_leave_what_a_twin_adds_up_from_the_beginning(
+    actions: Sequence[Action], open_max: int, sizes: Sequence[int]
 ) -> None:
-    twin = Twin(open_max)
+    twin = SalesTwin(actions, open_max=open_max)
     options = TickerOptions(open_max=open_max)
     ticker, replica = Ticker(options=options), Ticker(options=options)
-    messages = []
-    for number, deed in enumerate(deeds, 1):
-        kind, target, symbol, price, quantity, source = deed
-        match kind:
-            case "sell":
-                message = sold(symbol, price, quantity, source=source)
-            case "cancel":
-                message = cancel(target, symbol, source=source)
-            case _:
-                message = correct(target, symbol, price=price, quantity=quantity, source=source)
-        messages.append(message)
-        twin.apply(number, (kind, target, symbol, price * ONE, quantity * ONE, source))
-        twin.settle()
-        ticker.apply(token(number, [message], at=NOON))
-    for symbol in ("A", "B"):
-        row = ticker.sales.of(symbol)
-        found = (None, 0, 0) if row is None else (row.last, row.volume.quantity, row.volume.trades)
-        assert found == twin.expected(symbol)
+    for each in tokens(actions, [1], at=NOON):
+        ticker.apply(each)
+    assert [row.symbol for row in ticker.directory()] == twin.symbols
+    for row in ticker.directory():
+        assert row.last == twin.last_of(row.symbol)
+        assert (row.volume.quantity, row.volume.trades) == twin.volume_of(row.symbol)
     for venue in ticker.venues:
-        standing = [
-            sale for number, sale in twin.trades.items() if number not in twin.void and sale.venue == venue.name
-        ]
-        assert (venue.volume.quantity, venue.volume.trades) == (sum(sale.quantity for sale in standing), len(standing))
-    at = 0
-    while at < len(messages):
-        size = sizes[at % len(sizes)]
-        replica.apply(token(at + 1, messages[at : at + size], at=NOON))
-        at += size
+        assert (venue.volume.quantity, venue.volume.trades) == twin.volume_at(venue.name)
+    for each in tokens(actions, sizes, at=NOON):
+        replica.apply(each)
     assert replica.digest() == ticker.digest()
 
 
-@given(st.lists(DEEDS, min_size=1, max_size=12))
-def test_replicas_that_differ_in_one_message_differ_in_their_digests(
-    deeds: Sequence[tuple[str, int, str, int, int, int]],
-) -> None:
-    messages = [sold(symbol, price, quantity, source=source) for _, _, symbol, price, quantity, source in deeds]
+@given(st.lists(ACTIONS, min_size=1, max_size=12))
+def test_replicas_that_differ_in_one_message_differ_in_their_digests(actions: Sequence[Action]) -> None:
+    messages = [sold(each.symbol, each.price, each.quantity, source=each.source) for each in actions]
     one, other = Ticker(), Ticker()
     one.apply(token(1, messages))
     other.apply(token(1, [*messages[:-1], sold("A", 77)]))

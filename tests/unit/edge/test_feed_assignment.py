@@ -1,4 +1,4 @@
-"""Who speaks to a region: two different receivers while two are left, and nobody changes without need."""
+"""Which receivers send to a region: two different ones while two are left, and none changes without need."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_every_feed_has_a_receiver_of_its_own_while_there_are_enough(members: se
 
 
 @given(MEMBERS, st.integers(1, 6))
-def test_who_stays_keeps_its_feed_when_another_one_fails(members: set[int], fails: int) -> None:
+def test_a_receiver_keeps_its_feed_when_another_one_fails(members: set[int], fails: int) -> None:
     for region in (EAST, WEST):
         before, after = region.assignment(members), region.assignment(members - {fails})
         for feed, receiver in before.items():
@@ -41,7 +41,7 @@ def test_the_nearest_one_takes_over_and_gives_back() -> None:
 
 
 @given(MEMBERS)
-def test_all_receivers_together_speak_on_each_assigned_feed_once(members: set[int]) -> None:
+def test_all_receivers_together_send_on_each_assigned_feed_once(members: set[int]) -> None:
     spoken = [feed for site in range(1, 7) for feed in feeds_of(site, (EAST, WEST), members)]
     assert sorted(spoken) == sorted([*EAST.assignment(members), *WEST.assignment(members)])
 

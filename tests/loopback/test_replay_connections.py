@@ -1,4 +1,4 @@
-"""The streams of a retransmit server at the limit of what the system gives."""
+"""Connections of a retransmit server when the system is out of resources."""
 
 import resource
 import selectors
@@ -7,8 +7,8 @@ import socket
 from fairtape.edge.service.retransmit_server import PAUSE_PERIOD, ReplayConnections
 
 
-class Desk:
-    """Takes note of who came."""
+class RecordingReplayServer:
+    """Records the connections."""
 
     def __init__(self) -> None:
         self.came: list[int] = []
@@ -20,9 +20,9 @@ class Desk:
         self.came.remove(connection)
 
 
-def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() -> None:
-    desk, selector = Desk(), selectors.DefaultSelector()
-    connections = ReplayConnections(("127.0.0.1", 0), desk, selector)  # type: ignore[arg-type]  # all that is asked
+def test_accepting_is_tried_again_after_a_pause_and_not_at_once() -> None:
+    replay, selector = RecordingReplayServer(), selectors.DefaultSelector()
+    connections = ReplayConnections(("127.0.0.1", 0), replay, selector)  # type: ignore[arg-type]  # a stand-in
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(connections.address):
         ((key, events),) = selector.select(5)
@@ -36,6 +36,6 @@ def test_a_system_without_room_is_asked_again_after_a_pause_and_not_at_once() ->
         connections.wake(PAUSE_PERIOD)
         ((key, events),) = selector.select(5)
         key.data(events, PAUSE_PERIOD)
-        assert desk.came == [1]
+        assert replay.came == [1]
     connections.close()
     selector.close()

@@ -1,4 +1,4 @@
-"""Numbers depend on the order alone: not on how it is cut into tokens, on restarts, or on when changes are told."""
+"""Numbers depend on the order alone: not on its division into tokens, on restarts, or on when changes are known."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -51,7 +51,7 @@ def fresh() -> StripeSequencer:
 
 
 def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
-    """The messages of every session, once it is checked that they are numbered from 1 on without a hole."""
+    """The messages of every session; asserts that they are numbered from 1 on without a hole."""
     found: dict[str, list[bytes]] = {}
     for step in steps:
         if isinstance(step, StripeMessages):
@@ -81,47 +81,47 @@ def test_how_the_order_is_cut_into_tokens_changes_no_number(payloads: list[bytes
 
 
 @given(st.integers(0, 12))
-def test_a_striper_that_resumes_goes_on_with_the_same_numbers(place: int) -> None:
+def test_a_sequencer_that_resumes_continues_with_the_same_numbers(place: int) -> None:
     orders = tokens(12, 4)
     whole = fresh()
     steps = whole.begin() + [step for each in orders for step in whole.deliver(each)]
     first = fresh()
     parts = first.begin() + [step for each in orders[:place] for step in first.deliver(each)]
-    second = StripeSequencer(first.standing)
+    second = StripeSequencer(first.position)
     parts += [step for step in second.begin() if not isinstance(step, SessionOpened)]
     parts += [step for each in orders[place:] for step in second.deliver(each)]
     assert sessions_of(parts) == sessions_of(steps)
-    assert second.standing == whole.standing
+    assert second.position == whole.position
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.booleans())
-def test_it_does_not_matter_when_changes_are_told(early: int, late: int, plan_first: bool) -> None:
+def test_it_does_not_matter_when_changes_become_known(early: int, late: int, plan_first: bool) -> None:
     orders = tokens(8, 3)
     at = orders[5].sequence
 
     def play(turn_told: int, plan_told: int) -> list[Step]:
-        striper = fresh()
-        steps = striper.begin()
+        sequencer = fresh()
+        steps = sequencer.begin()
         for position, ordered in enumerate(orders):
             for turns in (not plan_first, plan_first):
                 if turns and turn_told == position:
-                    striper.turn(turning(at, 2))
+                    sequencer.turn(turning(at, 2))
                 elif not turns and plan_told == position:
-                    striper.change_plan(plan(2), at_sequence=at, at=NOON)
-            steps += striper.deliver(ordered)
+                    sequencer.change_plan(plan(2), at_sequence=at, at=NOON)
+            steps += sequencer.deliver(ordered)
         return steps
 
     assert play(early, late) == play(5, 5)
 
 
 def test_one_session_ends_where_the_next_begins() -> None:
-    """A customer that hears both knows the place from either."""
-    striper = fresh()
+    """A customer of both knows the place from either."""
+    sequencer = fresh()
     orders = tokens(4, 6)
-    steps = striper.begin()
-    striper.change_plan(plan(2, stripes=3), at_sequence=13, at=NOON)
+    steps = sequencer.begin()
+    sequencer.change_plan(plan(2, stripes=3), at_sequence=13, at=NOON)
     for ordered in orders:
-        steps += striper.deliver(ordered)
+        steps += sequencer.deliver(ordered)
     found = sessions_of(steps)
     for name, messages in found.items():
         session = Session.parse(name)
@@ -143,13 +143,13 @@ def test_one_session_ends_where_the_next_begins() -> None:
 
 
 def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> None:
-    striper = fresh()
-    striper.begin()
-    striper.deliver(tokens(1, 9)[0])
-    striper.turn(turning(4, 2, broken=True))
-    steps = striper.deliver(tokens(1, 3, first=4)[0])
+    sequencer = fresh()
+    sequencer.begin()
+    sequencer.deliver(tokens(1, 9)[0])
+    sequencer.turn(turning(4, 2, broken=True))
+    steps = sequencer.deliver(tokens(1, 3, first=4)[0])
     (opened,) = [step for step in steps if isinstance(step, SessionOpened)]
-    assert (opened.edition.breaks, opened.edition.sequence, striper.sequence) == (1, 4, 7)
+    assert (opened.edition.breaks, opened.edition.sequence, sequencer.sequence) == (1, 4, 7)
     marks = [
         decode_mark(m)
         for step in steps
@@ -160,44 +160,44 @@ def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> No
     assert marks.count(Reformed(4, 2, broken=True)) == len(opened.edition.stripes)
 
 
-def test_a_formation_that_a_break_undid_is_never_told() -> None:
-    """A site that had installed it numbers like one that never heard of it."""
+def test_a_formation_that_a_break_undid_leaves_no_mark() -> None:
+    """A site that had installed it numbers like one that never knew it."""
     orders = tokens(1, 4) + tokens(3, 4, first=3)
     stripers = fresh(), fresh()
     stripers[0].turn(turning(5, 2))
     found = []
-    for striper in stripers:
-        steps = striper.begin()
-        striper.turn(turning(3, 3, broken=True))
+    for sequencer in stripers:
+        steps = sequencer.begin()
+        sequencer.turn(turning(3, 3, broken=True))
         for ordered in orders:
-            steps += striper.deliver(ordered)
+            steps += sequencer.deliver(ordered)
         found.append(steps)
     assert found[0] == found[1]
 
 
-def test_a_hole_in_the_order_silences_it_until_it_has_its_place_again() -> None:
-    striper = fresh()
+def test_a_hole_in_the_order_stops_it_until_it_resumes() -> None:
+    sequencer = fresh()
     orders = tokens(4, 2)
-    striper.begin()
-    assert striper.deliver(orders[0])
-    assert not striper.deliver(orders[0])
-    assert striper.repeated == 1
-    standing = striper.standing
-    assert not striper.deliver(orders[2])
-    assert striper.lost
-    assert not striper.deliver(orders[1])
-    striper.resume(standing)
-    assert striper.deliver(orders[1])
+    sequencer.begin()
+    assert sequencer.deliver(orders[0])
+    assert not sequencer.deliver(orders[0])
+    assert sequencer.repeated == 1
+    position = sequencer.position
+    assert not sequencer.deliver(orders[2])
+    assert sequencer.lost
+    assert not sequencer.deliver(orders[1])
+    sequencer.resume(position)
+    assert sequencer.deliver(orders[1])
 
 
 @given(st.binary(min_size=1_400, max_size=9_000))
-def test_fragments_of_long_messages_come_through(message: bytes) -> None:
+def test_fragments_of_long_messages_are_carried_unchanged(message: bytes) -> None:
     bodies = tuple(split_message(message, 1_000))
     count = len(bodies)
     span = Span(7, 1, 1, count, 1, bodies, (1,) * count, (True,) * count)
-    striper = fresh()
-    striper.begin()
-    found = sessions_of_opaque(striper.deliver(Ordered(0, 1, 1, 1, count, NOON, (span,))))
+    sequencer = fresh()
+    sequencer.begin()
+    found = sessions_of_opaque(sequencer.deliver(Ordered(0, 1, 1, 1, count, NOON, (span,))))
     assembler = Assembler()
     whole = [assembler.add(part.payload) for part in map(decode_opaque, found)]
     assert whole[-1] == message
@@ -262,48 +262,48 @@ def test_an_edition_that_cannot_be_named_is_refused(deployment: str, core: int) 
 
 
 def test_a_journal_that_is_read_again_changes_nothing() -> None:
-    """A standing knows which formations were told, and the plan in force which plans are past."""
+    """A position knows the last formation, and the plan in force which plans are past."""
     orders = tokens(6, 3)
-    striper = fresh()
-    striper.begin()
+    sequencer = fresh()
+    sequencer.begin()
     changes = [turning(orders[2].sequence, 2), turning(orders[4].sequence, 3, broken=True)]
     for change in changes:
-        striper.turn(change)
-    striper.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
+        sequencer.turn(change)
+    sequencer.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     for ordered in orders[:5]:
-        striper.deliver(ordered)
-    again = StripeSequencer(striper.standing)
+        sequencer.deliver(ordered)
+    again = StripeSequencer(sequencer.position)
     for change in changes:
         again.turn(change)
     again.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
-    assert again.deliver(orders[5]) == striper.deliver(orders[5])
-    assert again.standing == striper.standing
+    assert again.deliver(orders[5]) == sequencer.deliver(orders[5])
+    assert again.position == sequencer.position
 
 
-def test_a_change_that_is_told_too_late_silences_it() -> None:
+def test_a_change_that_comes_too_late_stops_it() -> None:
     for is_plan in (False, True):
-        striper = fresh()
-        striper.begin()
-        striper.deliver(tokens(1, 3)[0])
+        sequencer = fresh()
+        sequencer.begin()
+        sequencer.deliver(tokens(1, 3)[0])
         if is_plan:
-            striper.change_plan(plan(2), at_sequence=2, at=NOON)
+            sequencer.change_plan(plan(2), at_sequence=2, at=NOON)
         else:
-            striper.turn(turning(2, 2))
-        assert striper.lost
+            sequencer.turn(turning(2, 2))
+        assert sequencer.lost
 
 
-def test_a_change_is_noted_once_however_often_it_is_told() -> None:
-    striper = fresh()
-    striper.begin()
+def test_a_change_is_noted_once_however_often_it_comes() -> None:
+    sequencer = fresh()
+    sequencer.begin()
     change: FormationChange = turning(1, 2)
-    striper.turn(change)
-    striper.turn(change)
-    marks = [step for step in striper.deliver(tokens(1, 1)[0]) if isinstance(step, StripeMessages) and step.size == 0]
+    sequencer.turn(change)
+    sequencer.turn(change)
+    marks = [step for step in sequencer.deliver(tokens(1, 1)[0]) if isinstance(step, StripeMessages) and step.size == 0]
     assert len(marks) == len(edition().stripes)
 
 
-def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one() -> None:
-    """In the stripe of the trade, and between the very trades between which it stands in the order."""
+def test_cancels_and_corrections_are_plain_itch_messages() -> None:
+    """They are in the stripe of their trade, at their place between the trades of the order."""
     wrong, right = trade(6, "IBM"), trade(600, "IBM")
     payloads = [
         encode(trade(5, "IBM")),
@@ -315,16 +315,16 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
         encode(trade(8, "IBM")),
         encode_notice(Cancel(99, "ELSEWHERE", "STRANGER", NOON + 10**18)),
     ]
-    striper = fresh()
-    steps = striper.begin() + striper.deliver(token(1, payloads))
+    sequencer = fresh()
+    steps = sequencer.begin() + sequencer.deliver(token(1, payloads))
     stripes = {edition().session(stripe.number): stripe for stripe in edition().stripes}
-    told: dict[int, list[object]] = {}
+    decoded: dict[int, list[object]] = {}
     for session, messages in sessions_of(steps).items():
         reader = TickerReader(midnight_at=MIDNIGHT)
         stripe = stripes[session]
         if not stripe.opaque:
-            told[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
-    at_ibm = told[edition().plan.edge_of("IBM", 0)]
+            decoded[stripe.number] = [reader.read(message) for message in messages if message[:1] not in (MARK, b"S")]
+    at_ibm = decoded[edition().plan.edge_of("IBM", 0)]
     assert [each for each in at_ibm if isinstance(each, PrintedTrade | CanceledPrint)][:6] == [
         PrintedTrade(1, trade(5, "IBM")),
         PrintedTrade(2, wrong),
@@ -333,7 +333,7 @@ def test_a_customer_hears_in_plain_itch_that_a_trade_is_void_or_was_another_one(
         CanceledPrint(2, NOON + 1, Listing("IBM", right.venue_name), corrected=True),
         PrintedTrade(5, right),
     ]
-    at_stranger = told[edition().plan.edge_of("STRANGER", 0)]
+    at_stranger = decoded[edition().plan.edge_of("STRANGER", 0)]
     assert [each.number for each in at_stranger if isinstance(each, CanceledPrint)][-1] == 99
     opaque = sessions_of(steps)[edition().session(3)]
     assert [decode_opaque(message).sequence for message in opaque[1:]] == [6]

@@ -1,4 +1,4 @@
-"""Orders of trades for tapes to read: journals with known trades, lots, and feeds that bring what they are told."""
+"""Orders of trades for tapes to read: journals with known trades, batches, and feeds with given deliveries."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
 
 
 def trade(number: int) -> Trade:
-    """The trade that has this number, and no other."""
+    """The trade with this number."""
     price = (number * 7_919 - 40_000) * 10_000_000
     symbol = SYMBOLS[number % len(SYMBOLS)]
     return Trade(1 + number % 3, symbol, price, number * 10**9, values.STARTS_AT + number, number, number % 4)
@@ -44,7 +44,7 @@ def ordered(token: int, sequence: int, payloads: Sequence[Sequence[bytes]]) -> O
 
 
 def order(count: int, *, per_token: int = 3, first: int = 1) -> list[Ordered]:
-    """`count` trades, so many with each token."""
+    """`count` trades, `per_token` of them in each token."""
     found = []
     numbers = range(first, first + count)
     for token, at in enumerate(range(0, count, per_token), first):
@@ -54,7 +54,7 @@ def order(count: int, *, per_token: int = 3, first: int = 1) -> list[Ordered]:
 
 
 def write(folder: Path, *parts: Content | Sequence[Content]) -> Path:
-    """A journal of these entries, each of the formation that stands at its place; all of it is released."""
+    """A journal of these entries, each of the formation in force at its place; all are released."""
     history: list[Content] = []
     number = 1
     for part in parts:
@@ -66,14 +66,14 @@ def write(folder: Path, *parts: Content | Sequence[Content]) -> Path:
 
 
 def append(folder: Path, *entries: Ordered) -> None:
-    """These entries as well, released."""
+    """Append these entries, released."""
     with values.open_writer(folder) as writer:
         for entry in entries:
             writer.append(entry, entry.acknowledged_at)
             values.mark(writer, entry)
 
 
-def lot(first: int, count: int) -> TradeBatch:
+def batch_of(first: int, count: int) -> TradeBatch:
     """Trades with these numbers."""
     places = np.zeros(count, PLACE_DTYPE)
     places["sequence"] = np.arange(first, first + count)
@@ -81,7 +81,7 @@ def lot(first: int, count: int) -> TradeBatch:
 
 
 class ListFeed:
-    """Brings what it is told, and goes on until it is stopped where it has no end."""
+    """Delivers what it was given; an endless one then waits until it is stopped."""
 
     title = "list"
 

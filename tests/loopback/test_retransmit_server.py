@@ -1,4 +1,4 @@
-"""A retransmit server on real sockets: repairs, replays, and everything that strangers may throw at it."""
+"""A retransmit server on real sockets: repairs, replays, and hostile clients."""
 
 import json
 import random
@@ -22,47 +22,47 @@ from fairtape.formats import soupbintcp as soup
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from loopback.edge_wires import Groups, Hearer, asker, until
-from unit.edge_runtime.edge_journals import SETTINGS, catalogue, history, written
+from loopback.edge_sockets import Groups, PacketReceiver, asker, until
+from unit.edge.edge_journals import SETTINGS, history, plan_store, written
 
 
 class Stand:
-    """A server over a journal, and what it must say."""
+    """A server over a journal, and what it must send."""
 
     def __init__(self, folder: Path, settings: EdgeSettings, options: ReplayOptions | None, size: int) -> None:
         self.plan = Groups().plan()
-        told = history(count=150, size=size)
-        self.library = ReplayArchive(
-            written(folder / "s1", told), settings, catalogue(folder, self.plan), shelf_bytes_max=4_000
+        entries = history(count=150, size=size)
+        self.archive = ReplayArchive(
+            written(folder / "s1", entries), settings, plan_store(folder, self.plan), recent_bytes_max=4_000
         )
-        place = settings.stations["s1"]
+        place = settings.publishers["s1"]
         self.server = RetransmitServer(
-            settings, place, self.library, SharedClock(), interface=LOOPBACK, replay_options=options
+            settings, place, self.archive, SharedClock(), interface=LOOPBACK, replay_options=options
         )
-        until(lambda: self.library.sequence == 150 * size + 1, self.server.turn)
-        session = self.library.current(1)
+        until(lambda: self.archive.sequence == 150 * size + 1, self.server.turn)
+        session = self.archive.current(1)
         assert session is not None
         self.session = session
-        extent = self.library.extent(session)
+        extent = self.archive.extent(session)
         assert extent is not None
         self.following = extent.following
         self.requests, self.replays = self.server.addresses
 
     def wanted(self, first: int, count: int) -> list[bytes]:
-        return list(self.library.messages(self.session, first, count))
+        return list(self.archive.messages(self.session, first, count))
 
     def repairs(self, client: socket.socket, number: int) -> dict[int, bytes]:
-        """So many messages, as they come."""
+        """The next `count` messages."""
         found: dict[int, bytes] = {}
 
-        def hear() -> None:
+        def receive() -> None:
             self.server.turn()
             with suppress(BlockingIOError):
                 while True:
                     packet = moldudp64.decode(client.recv(65_536))
                     found.update(enumerate(packet.messages, packet.number))
 
-        until(lambda: len(found) >= number, hear)
+        until(lambda: len(found) >= number, receive)
         return found
 
     def customer(self) -> socket.socket:
@@ -73,12 +73,12 @@ class Stand:
     def packets(
         self, client: socket.socket, count: int, look: Callable[[], object] = lambda: None
     ) -> list[soup.Packet]:
-        """The packets of a stream, until there are so many or it ends."""
+        """The packets of a stream, until there are `count` or it ends."""
         stream = soup.SoupStream(allowed=soup.FROM_SERVER)
         found: list[soup.Packet] = []
         ended = False
 
-        def hear() -> None:
+        def receive() -> None:
             nonlocal ended
             self.server.turn()
             with suppress(BlockingIOError):
@@ -86,7 +86,7 @@ class Stand:
                 ended = not octets
                 found.extend(stream.feed(octets))
 
-        until(lambda: ended or len(found) >= count, hear, look)
+        until(lambda: ended or len(found) >= count, receive, look)
         return found
 
 
@@ -98,7 +98,7 @@ def data_of(packets: list[soup.Packet]) -> list[bytes]:
 def stand(
     folder: Path, settings: EdgeSettings = SETTINGS, *, options: ReplayOptions | None = None, size: int = 4
 ) -> Iterator[Stand]:
-    """A server over a journal of 150 tokens of so many trades."""
+    """A server over a journal of 150 tokens of this size."""
     made = Stand(folder, settings, options, size)
     try:
         yield made
@@ -113,21 +113,21 @@ def test_what_a_customer_missed_it_gets_by_number_from_the_journal(tmp_path: Pat
         assert [found[number] for number in range(3, 43)] == made.wanted(3, 40)
 
 
-def test_what_two_customers_missed_is_repaired_for_everybody(tmp_path: Path) -> None:
+def test_what_two_customers_missed_is_repaired_by_multicast(tmp_path: Path) -> None:
     with stand(tmp_path) as made, asker() as one, asker() as other:
-        everybody = Hearer(made.plan, "A")
+        multicast = PacketReceiver(made.plan, "A")
         for client in (one, other):
             client.sendto(encode_request(MoldRequest(made.session, 5, 10)), made.requests)
         until(
-            lambda: len(everybody.messages().get(made.session, {})) == 10,
+            lambda: len(multicast.messages().get(made.session, {})) == 10,
             made.server.turn,
-            everybody.hear,
+            multicast.receive,
         )
-        assert list(everybody.messages()[made.session].values()) == made.wanted(5, 10)
-        everybody.close()
+        assert list(multicast.messages()[made.session].values()) == made.wanted(5, 10)
+        multicast.close()
 
 
-def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_on(tmp_path: Path) -> None:
+def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_continues(tmp_path: Path) -> None:
     chance = random.Random(4)
     with stand(tmp_path) as made, asker() as stranger, asker() as client:
         for _ in range(200):
@@ -155,14 +155,14 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_goes_
             asked += 1
             made.server.turn()
 
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         def listen() -> None:
             ask()
             with suppress(BlockingIOError):
-                heard.append(client.recv(65_536))
+                received.append(client.recv(65_536))
 
-        until(lambda: any(moldudp64.decode(each).number <= 7 for each in heard), listen)
+        until(lambda: any(moldudp64.decode(each).number <= 7 for each in received), listen)
 
 
 def test_a_login_with_a_number_replays_from_there_and_a_range_ends_where_it_says(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_absurd_logins_and_ranges_over_a_stream_are_refused_and_counted(tmp_path
         assert (counts.rejected, counts.breaches) == (3, 1)
 
 
-def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) -> None:
+def test_half_open_and_malformed_connections_are_closed(tmp_path: Path) -> None:
     options = ReplayOptions(login_delay=100 * MILLISECOND, connections_max=8)
     with stand(tmp_path, options=options) as made:
         clients = [made.customer() for _ in range(12)]
@@ -214,7 +214,7 @@ def test_half_open_and_senseless_connections_are_shown_the_door(tmp_path: Path) 
             assert isinstance(first, soup.LoginAccepted)
 
 
-def test_a_client_that_does_not_read_costs_little_holds_up_nobody_and_can_go_on_where_it_was(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_costs_little_delays_no_other_and_can_resume(tmp_path: Path) -> None:
     buffer_max, chunk = 20_000, 32
     options = ReplayOptions(buffer_max=buffer_max, stall_period=100 * MILLISECOND, chunk_messages_max=chunk)
     with stand(tmp_path, options=options, size=300) as made:
@@ -258,5 +258,5 @@ def test_only_those_with_a_password_may_replay_where_there_are_passwords(tmp_pat
 def test_a_file_without_passwords_is_refused_in_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "customers.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="holds no passwords; expected JSON such as"):
+    with pytest.raises(UserError, match="has no passwords; expected JSON such as"):
         authentication(path)

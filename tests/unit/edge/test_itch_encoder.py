@@ -1,4 +1,4 @@
-"""The press prints the same bytes as the plain writer of the format, whatever the trades are."""
+"""The encoder makes the same bytes as the plain writer of the format, for all trades."""
 
 import numpy as np
 from hypothesis import given
@@ -16,7 +16,7 @@ EDITION = edition(stripes=3)
 
 
 def listings(of: Edition) -> list[Listing]:
-    """As the press numbers them."""
+    """In the order of the encoder."""
     named = [Listing(symbol, venue) for s in of.stripes for symbol in s.symbols for venue in s.venues or ("",)]
     return [listing for listing in named if fits_directory(listing)]
 
@@ -43,9 +43,9 @@ SPOILT = st.tuples(PLAIN, st.integers(0, TRADE_SIZE - 1), st.integers(0, 255)).m
 
 
 @given(st.lists((PLAIN | ODD | trades()).map(encode) | SPOILT, min_size=1, max_size=20))
-def test_a_token_is_printed_as_its_trades_are_one_by_one(payloads: list[bytes]) -> None:
-    press = ItchEncoder(EDITION.plan, 0)
-    shares, strays = press.press(b"".join(payloads), np.arange(1, len(payloads) + 1, dtype=np.uint64))
+def test_a_token_is_encoded_as_its_trades_are_one_by_one(payloads: list[bytes]) -> None:
+    encoder = ItchEncoder(EDITION.plan, 0)
+    shares, strays = encoder.encode(b"".join(payloads), np.arange(1, len(payloads) + 1, dtype=np.uint64))
     wanted = expected(payloads)
     for share in shares:
         messages = list(unframe(share.framed))
@@ -80,9 +80,9 @@ def test_every_name_of_a_table_is_found_and_no_other(names: list[bytes], others:
     assert found.tolist() == [names.index(name) + 1 if name in names else 0 for name in looked_up]
 
 
-def test_a_trade_of_an_unknown_venue_goes_out_wide_in_the_stripe_of_its_symbol() -> None:
+def test_a_trade_of_an_unknown_venue_is_sent_wide_in_the_stripe_of_its_symbol() -> None:
     stranger = Trade(0, "AAPL", 10**9, 10**9, MIDNIGHT, other_venue="MARS")
-    shares, strays = ItchEncoder(EDITION.plan, 0).press(encode(stranger), np.array([9], np.uint64))
+    shares, strays = ItchEncoder(EDITION.plan, 0).encode(encode(stranger), np.array([9], np.uint64))
     assert not strays
     (share,) = shares
     assert EDITION.stripes[share.stripe].number == EDITION.plan.edge_of("AAPL")

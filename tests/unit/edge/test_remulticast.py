@@ -1,4 +1,4 @@
-"""The outlet: packets, paces, heartbeats, farewells, and silence where it has lost its place."""
+"""The remulticaster: packets, rate limits, heartbeats, ends of sessions, and silence while its position is lost."""
 
 from itertools import pairwise
 
@@ -17,14 +17,14 @@ from fairtape.market.trades import encode
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 
 
-def outlet(*, cap: int = 10**9, **options: int) -> Remulticaster:
+def remulticaster(*, cap: int = 10**9, **options: int) -> Remulticaster:
     made = Remulticaster(StripePosition.fresh(edition(cap=cap)), feeds=["A"], options=RemulticastOptions(**options))
     made.start(NOON)
     return made
 
 
 def run(machine: Remulticaster, until: int) -> list[tuple[int, moldudp64.Packet, int]]:
-    """Everything that is sent up to an instant: when, what, and how many bits."""
+    """Everything that is sent up to an instant: when, what, and the number of bits."""
     sent = []
     now = NOON
     while True:
@@ -55,7 +55,7 @@ def test_packets_of_one_size_are_cut_by_arithmetic_to_the_same_bytes(count: int,
 
 def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
     cap = 1_000_000
-    machine = outlet(cap=cap, burst_period=5 * MILLISECOND, overrun_delay=5 * MILLISECOND)
+    machine = remulticaster(cap=cap, burst_period=5 * MILLISECOND, overrun_delay=5 * MILLISECOND)
     sent = run(machine, NOON)
     for ordered in tokens(20, 50):
         machine.deliver(delivery(ordered), NOON)
@@ -73,35 +73,35 @@ def test_every_message_is_sent_once_and_in_order_under_the_cap() -> None:
     assert machine.counts.dropped == 0
 
 
-def test_what_has_no_room_to_wait_is_dropped_oldest_first_and_counted() -> None:
-    machine = outlet(cap=10_000, queue_bytes_max=5_000)
+def test_a_full_queue_drops_the_oldest_and_counts_them() -> None:
+    machine = remulticaster(cap=10_000, queue_bytes_max=5_000)
     for ordered in tokens(10, 50):
         machine.deliver(delivery(ordered), NOON)
     sent = run(machine, NOON + 20 * SECOND)
     assert machine.counts.dropped > 0
     carried = sum(len(packet.messages) for _, packet, _ in sent)
     assert carried + machine.counts.dropped == machine.counts.messages
-    assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.standing.following[0]
+    assert max(p.following for _, p, _ in sent if p.session == edition().session(1)) == machine.position.following[0]
 
 
-def test_silence_is_filled_soon_and_then_ever_more_rarely() -> None:
-    machine = outlet(heartbeat_delay=20 * MILLISECOND)
+def test_heartbeats_come_soon_and_then_less_and_less_often() -> None:
+    machine = remulticaster(heartbeat_delay=20 * MILLISECOND)
     run(machine, NOON)
     beats = [at - NOON for at, packet, _ in run(machine, NOON + 5 * SECOND) if packet.session == edition().session(1)]
     assert [at // MILLISECOND for at in beats[:6]] == [20, 40, 80, 160, 320, 640]
     assert max(later - earlier for earlier, later in pairwise(beats)) == SECOND
 
 
-def test_a_heartbeat_says_what_the_next_number_is() -> None:
-    machine = outlet()
+def test_a_heartbeat_has_the_next_number() -> None:
+    machine = remulticaster()
     machine.deliver(delivery(token(1, [encode(trade(1))])), NOON)
     beats = [packet for _, packet, _ in run(machine, NOON + SECOND) if not packet.messages]
-    expected = dict(zip(map(edition().session, (1, 2, 3)), machine.standing.following, strict=True))
+    expected = dict(zip(map(edition().session, (1, 2, 3)), machine.position.following, strict=True))
     assert {packet.session: packet.number for packet in beats} == expected
 
 
-def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None:
-    machine = outlet(farewell_period=3 * SECOND)
+def test_the_end_of_a_session_is_repeated_for_a_while() -> None:
+    machine = remulticaster(closing_period=3 * SECOND)
     first, second = tokens(2, 4)
     machine.change_plan(plan(2), at_sequence=second.sequence, at=NOON)
     machine.deliver(delivery(first), NOON)
@@ -117,8 +117,8 @@ def test_sessions_that_are_over_say_so_for_a_while_and_then_are_silent() -> None
     assert any(packet.session == edition(2).session(1) and packet.messages for _, packet, _ in sent)
 
 
-def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
-    machine = outlet(farewell_period=SECOND)
+def test_the_last_sessions_end_without_a_successor() -> None:
+    machine = remulticaster(closing_period=SECOND)
     machine.deliver(delivery(tokens(1, 4)[0]), NOON)
     machine.end(NOON, NOON)
     sent = run(machine, NOON + 10 * SECOND)
@@ -126,24 +126,24 @@ def test_an_outlet_that_ends_says_so_and_names_no_successor() -> None:
     assert machine.deadline() is None
 
 
-def test_an_outlet_whose_order_has_a_hole_is_silent_and_says_why() -> None:
-    machine = outlet()
+def test_a_hole_in_the_order_stops_sending_and_is_reported() -> None:
+    machine = remulticaster()
     first, _, third, _ = tokens(4, 2)
     machine.deliver(delivery(first), NOON)
-    standing = machine.standing
+    position = machine.position
     machine.drain()
     machine.deliver(delivery(third), NOON)
     machine.deliver(delivery(third), NOON)
     assert machine.drain() == [SequenceLost(3, 5)]
-    assert machine.adrift
+    assert machine.lost
     assert machine.counts.strayed == 2
     assert not run(machine, NOON + 10 * SECOND)
-    machine.resume(standing, NOON)
-    assert not machine.adrift
+    machine.resume(position, NOON)
+    assert not machine.lost
 
 
 def test_waking_early_changes_nothing() -> None:
-    machine = outlet(cap=100_000)
+    machine = remulticaster(cap=100_000)
     machine.deliver(delivery(tokens(1, 200)[0]), NOON)
     machine.drain()
     deadline = machine.deadline()
@@ -153,13 +153,13 @@ def test_waking_early_changes_nothing() -> None:
     assert machine.deadline() == deadline
 
 
-def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once() -> None:
-    machine = outlet()
+def test_another_feed_continues_with_the_same_numbers_at_once() -> None:
+    machine = remulticaster()
     first, second = tokens(2, 3)
     stripe = edition().stripes[0]
     machine.deliver(delivery(first), NOON)
     machine.drain()
-    machine.speak_on(["A", "B"], NOON)
+    machine.set_feeds(["A", "B"], NOON)
     machine.wake(NOON)
     assert {effect.to for effect in machine.drain() if isinstance(effect, SendMulticast)} >= {
         stripe.endpoint("A"),
@@ -169,6 +169,6 @@ def test_on_another_feed_it_goes_on_with_the_same_numbers_and_is_heard_at_once()
     casts = [effect for effect in machine.drain() if isinstance(effect, SendMulticast)]
     by_group = {cast.to: cast.datagrams for cast in casts}
     assert by_group[stripe.endpoint("A")] == by_group[stripe.endpoint("B")]
-    machine.speak_on([], NOON)
+    machine.set_feeds([], NOON)
     machine.wake(NOON + SECOND)
     assert machine.drain() == []

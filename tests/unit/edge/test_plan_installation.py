@@ -1,4 +1,4 @@
-"""A plan comes into force with a formation: ordered once, named by every formation since, the same bytes everywhere."""
+"""A plan comes into force with a formation: it is named by every formation since, with the same bytes everywhere."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from unit.loop_values import formation_of, standing_of
 from unit.test_governor import NOW, led
 
 
-def test_a_formation_without_a_plan_has_the_bytes_that_it_always_had() -> None:
+def test_a_formation_without_a_plan_keeps_its_former_bytes() -> None:
     formation = formation_of(1, 2, 3)
     assert encode_formation(formation)[0] == VERSION
     planned = replace(formation, plan=7 << 16 | 5)
@@ -38,34 +38,34 @@ def test_a_plan_out_of_bounds_is_refused() -> None:
         replace(formation_of(1, 2, 3), plan=-1)
 
 
-def proposal(governor: PrimaryLoopCoordinator) -> int:
+def proposal(coordinator: PrimaryLoopCoordinator) -> int:
     """The plan in the formation that is proposed."""
-    installs = [message for _, message in governor.outbox if isinstance(message, Install) and not message.final]
+    installs = [message for _, message in coordinator.outbox if isinstance(message, Install) and not message.final]
     assert installs
     return decode_formation(installs[-1].layout).plan
 
 
-def test_a_plan_that_is_ordered_comes_with_a_formation_that_takes_over_and_stays() -> None:
-    governor = led()
-    governor.change_plan(1 << 16, NOW)
-    assert proposal(governor) == 1 << 16
-    assert governor.formation is not None
-    number = governor.formation.number + 1
+def test_an_installed_plan_comes_with_a_formation_and_stays() -> None:
+    coordinator = led()
+    coordinator.change_plan(1 << 16, NOW)
+    assert proposal(coordinator) == 1 << 16
+    assert coordinator.formation is not None
+    number = coordinator.formation.number + 1
     now = NOW + MILLISECOND
     for site in (1, 2, 3):
-        governor.hear(replace(standing_of(site), prepared=number), now)
-    assert governor.proposal is not None
-    governor.recorded(governor.proposal, now)
-    assert governor.formation.plan == 1 << 16
-    # The same order again changes nothing, and neither does a leader that comes after it.
+        coordinator.hear(replace(standing_of(site), prepared=number), now)
+    assert coordinator.proposal is not None
+    coordinator.recorded(coordinator.proposal, now)
+    assert coordinator.formation.plan == 1 << 16
+    # The same plan again changes nothing, and neither does a later leader.
     for site in (1, 2, 3):
-        standing = standing_of(site)
-        governor.hear(
-            replace(standing, formation=number, complete_through=governor.formation.first_token, prepared=0), now
+        position = standing_of(site)
+        coordinator.hear(
+            replace(position, formation=number, complete_through=coordinator.formation.first_token, prepared=0), now
         )
-    governor.outbox.clear()
-    governor.change_plan(1 << 16, now)
-    assert not governor.outbox
-    assert governor.phase is Phase.STEADY
-    governor.lead(governor.formation, 9, now)
-    assert governor.plan == 0
+    coordinator.outbox.clear()
+    coordinator.change_plan(1 << 16, now)
+    assert not coordinator.outbox
+    assert coordinator.phase is Phase.STEADY
+    coordinator.lead(coordinator.formation, 9, now)
+    assert coordinator.plan == 0

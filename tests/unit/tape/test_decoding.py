@@ -1,4 +1,4 @@
-"""Entries become deliveries: the same as the journal's own reader tells, whatever the entries hold."""
+"""Decoded entries hold the same as the journal's own reader yields, whatever the entries hold."""
 
 import tempfile
 from collections.abc import Iterable
@@ -9,20 +9,19 @@ from hypothesis import strategies as st
 
 import unit.journal_values as values
 from fairtape.core.effects import FormationChange
-from fairtape.journal import JournalMessage as Told
-from fairtape.journal import JournalReader
+from fairtape.journal import JournalMessage, JournalReader
 from fairtape.market.trades import Trade as Published
 from fairtape.market.trades import encode
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Break, Gap, Message, Reformation, Trade
-from unit.client.tape_values import order, ordered, trade, write
+from unit.tape.tape_values import order, ordered, trade, write
 
 AT = 77
 
 
-def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Reformation | Gap]:
+def flattened(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Reformation | Gap]:
     found: list[Trade | Message | Break | Reformation | Gap] = []
     for each in deliveries:
         if isinstance(each, TradeBatch):
@@ -33,37 +32,38 @@ def spelled(deliveries: Iterable[Delivery]) -> list[Trade | Message | Break | Re
     return found
 
 
-def opened(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reformation | Gap]:
+def decoded(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reformation | Gap]:
     with JournalReader.open(folder).entries(from_sequence=due) as cursor:
-        return spelled(EntryDecoder(due).opened(list(cursor.everything()), AT))
+        return flattened(EntryDecoder(due).decode(list(cursor.everything()), AT))
 
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1_000), count=st.integers(1, 20))
-def test_any_message_is_told_as_the_journal_tells_it(seed: int, count: int) -> None:
-    """Formations, breaks, long messages and all: the journal's own story is the twin."""
+def test_any_message_is_decoded_as_the_journal_reads_it(seed: int, count: int) -> None:
+    """Formations, Breaks and long messages included: the reader of the journal is the twin."""
     with tempfile.TemporaryDirectory() as folder:
         values.write(Path(folder), values.turbulent(count, seed=seed))
-        found = opened(Path(folder))
+        found = decoded(Path(folder))
         story = list(JournalReader.open(folder).story())
         assert len(found) == len(story)
-        for each, told in zip(found, story, strict=True):
-            if isinstance(told, FormationChange):
-                assert each == (Break if told.broken else Reformation)(
-                    told.sequence, told.formation, told.installed_at, told.stripe
+        for each, expected in zip(found, story, strict=True):
+            if isinstance(expected, FormationChange):
+                assert each == (Break if expected.broken else Reformation)(
+                    expected.sequence, expected.formation, expected.installed_at, expected.stripe
                 )
                 continue
-            assert isinstance(told, Told)
+            assert isinstance(expected, JournalMessage)
             assert isinstance(each, Message)
-            assert (each.sequence, each.source, each.source_number) == (told.sequence, told.source, told.number)
-            assert (each.payload, each.late, each.received_at) == (told.payload, told.late, AT)
+            numbers = each.sequence, each.source, each.source_number
+            assert numbers == (expected.sequence, expected.source, expected.number)
+            assert (each.payload, each.late, each.received_at) == (expected.payload, expected.late, AT)
             times = each.acknowledged_at, each.commit_at, each.released_at
-            assert times == (told.acknowledged_at, told.commit_at, told.released_at)
+            assert times == (expected.acknowledged_at, expected.commit_at, expected.released_at)
 
 
 def test_trades_have_four_times_the_bound_and_three_numbers(tmp_path: Path) -> None:
     write(tmp_path, order(7))
-    found = opened(tmp_path)
+    found = decoded(tmp_path)
     assert [each.sequence for each in found if isinstance(each, Trade)] == list(range(1, 8))
     fifth = found[4]
     assert isinstance(fifth, Trade)
@@ -81,13 +81,13 @@ def test_trades_have_four_times_the_bound_and_three_numbers(tmp_path: Path) -> N
 def test_reading_begins_with_the_number_that_is_due(due: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), order(9, per_token=4))
-        found = opened(Path(folder), due)
+        found = decoded(Path(folder), due)
         assert [each.sequence for each in found if isinstance(each, Trade)] == list(range(due, 10))
 
 
-def test_numbers_that_are_not_there_are_a_gap(tmp_path: Path) -> None:
+def test_numbers_that_are_missing_are_a_gap(tmp_path: Path) -> None:
     write(tmp_path, order(4, first=10))
-    found = opened(tmp_path, 3)
+    found = decoded(tmp_path, 3)
     assert found[0] == Gap(3, 7, values.STRIPE)
     assert [each.sequence for each in found[1:] if isinstance(each, Trade)] == [10, 11, 12, 13]
 
@@ -96,5 +96,5 @@ def test_what_is_no_trade_is_a_message_among_trades(tmp_path: Path) -> None:
     """Some are too long, and one has the size of a trade and is none."""
     first, second = encode(Published(1, "ABC", 1, 2, 3)), encode(Published(1, "DEF", 1, 2, 3))
     write(tmp_path, ordered(1, 1, [[first, b"note", second], [b"x" * 64, first]]))
-    kinds = [(type(each).__name__, each.sequence) for each in opened(tmp_path) if not isinstance(each, Gap)]
+    kinds = [(type(each).__name__, each.sequence) for each in decoded(tmp_path) if not isinstance(each, Gap)]
     assert kinds == [("Trade", 1), ("Message", 2), ("Trade", 3), ("Message", 4), ("Trade", 5)]

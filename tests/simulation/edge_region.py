@@ -1,6 +1,6 @@
-"""A town at the edge in virtual time: outlets, retransmit servers and customers, and lines between them that lose.
+"""A region of the edge in virtual time: remulticasters, retransmit servers and customers, and lossy links between them.
 
-Real bytes cross the lines. Everything follows from one seed.
+Real bytes cross the links. Everything follows from one seed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,20 +29,20 @@ SERVERS: dict[str, Address] = {name: (f"10.0.0.{host}", 17_000) for host, name i
 
 
 @dataclass
-class Station:
-    """A receiver's side of the edge: its outlet, and the retransmit server beside it."""
+class EdgeSite:
+    """The edge of one receiver: its remulticaster and its retransmit server."""
 
-    name: str  # of the feed on which it is at home; a spare one has another name
-    outlet: Remulticaster
+    name: str  # of its home feed; a spare site has another name
+    remulticaster: Remulticaster
     server: Retransmitter
-    shelf: RecentMessages
+    recent: RecentMessages
     alive: bool = True
     mute: bool = False  # the server does not answer
 
 
 @dataclass
-class Household:
-    """A customer, and what it was told."""
+class CustomerNode:
+    """A customer and its records."""
 
     address: Address
     customer: Customer
@@ -59,7 +59,7 @@ class Household:
         ]
 
     def numbers(self) -> list[int]:
-        """The sequence numbers of what was delivered, as it came."""
+        """The sequence numbers of the delivered messages, in the order of delivery."""
         return [number for number in map(sequence_of, self.delivered()) if number is not None]
 
     def missing(self) -> int:
@@ -81,8 +81,8 @@ def sequence_of(message: bytes) -> int | None:
     return None
 
 
-class Town:
-    """Turns all machines in one virtual time."""
+class SimulatedRegion:
+    """Runs all machines in virtual time."""
 
     def __init__(
         self,
@@ -91,42 +91,45 @@ class Town:
         seed: int = 1,
         loss: float = 0.0,
         spares: bool = False,
-        outlet_options: RemulticastOptions | None = None,
+        remulticast_options: RemulticastOptions | None = None,
         server_options: RetransmitterOptions | None = None,
     ) -> None:
-        """With `spares` there are receivers who speak on no feed until one is left to them."""
+        """With `spares` there are receivers without a feed, until one is assigned to them."""
         self.now: Instant = NOON
         self.chance = Random(seed)
         self.link_faults = LinkFaults(delay=300 * MICROSECOND, jitter=50 * MICROSECOND, loss=loss)
-        self.repair_weather = self.link_faults
-        self.stations: dict[str, Station] = {}
-        self.households: list[Household] = []
+        self.repair_faults = self.link_faults
+        self.sites: dict[str, EdgeSite] = {}
+        self.customers: list[CustomerNode] = []
         self._events: list[tuple[Instant, int, Callable[[], None]]] = []
         self._ticket = count()
         for name in SERVERS if spares else FEEDS:
-            shelf, at_home = RecentMessages(), name in FEEDS
-            outlet = Remulticaster(
-                StripePosition.fresh(edition), feeds=[name] if at_home else [], options=outlet_options, shelf=shelf
+            recent, at_home = RecentMessages(), name in FEEDS
+            remulticaster = Remulticaster(
+                StripePosition.fresh(edition),
+                feeds=[name] if at_home else [],
+                options=remulticast_options,
+                recent=recent,
             )
-            server = Retransmitter(shelf, feed=name if at_home else FEEDS[0], options=server_options)
+            server = Retransmitter(recent, feed=name if at_home else FEEDS[0], options=server_options)
             server.follow(edition.plan)
-            self.stations[name] = Station(name, outlet, server, shelf)
+            self.sites[name] = EdgeSite(name, remulticaster, server, recent)
 
-    def household(self, customer: Customer) -> Household:
-        home = Household((f"10.1.0.{len(self.households) + 1}", 9_000), customer)
-        self.households.append(home)
-        return home
+    def add_customer(self, customer: Customer) -> CustomerNode:
+        node = CustomerNode((f"10.1.0.{len(self.customers) + 1}", 9_000), customer)
+        self.customers.append(node)
+        return node
 
     def follow(
-        self, home: Household, plan: StripePlan, stripes: Iterable[int], *, starts: dict[int, int] | None = None
+        self, node: CustomerNode, plan: StripePlan, stripes: Iterable[int], *, starts: dict[int, int] | None = None
     ) -> None:
         chosen = list(stripes)
-        home.joined |= {endpoint: feed for stripe in chosen for feed, endpoint in plan.stripes[stripe].feeds}
-        home.customer.follow(plan, chosen, self.now, starts=starts)
+        node.joined |= {endpoint: feed for stripe in chosen for feed, endpoint in plan.stripes[stripe].feeds}
+        node.customer.follow(plan, chosen, self.now, starts=starts)
 
     def start(self) -> None:
-        for station in self.stations.values():
-            station.outlet.start(self.now)
+        for site in self.sites.values():
+            site.remulticaster.start(self.now)
 
     def at(self, when: Instant, act: Callable[[], None]) -> None:
         heappush(self._events, (when, next(self._ticket), act))
@@ -134,7 +137,7 @@ class Town:
     def release(
         self, orders: Sequence[Ordered], *, period: Duration = MILLISECOND, first_at: Instant | None = None
     ) -> Instant:
-        """Every living receiver releases a token in each period; gives the instant after the last."""
+        """Every live receiver releases a token in each period; returns the instant after the last."""
         when = self.now if first_at is None else first_at
         for ordered in orders:
             self.at(when, partial(self._deliver, ordered))
@@ -157,60 +160,60 @@ class Town:
                 return
 
     def _machines(self) -> Iterable[Remulticaster | Retransmitter | Customer]:
-        for station in self.stations.values():
-            if station.alive:
-                yield station.outlet
-                yield station.server
-        for home in self.households:
-            yield home.customer
+        for site in self.sites.values():
+            if site.alive:
+                yield site.remulticaster
+                yield site.server
+        for node in self.customers:
+            yield node.customer
 
     def _deliver(self, ordered: Ordered) -> None:
-        for station in self.stations.values():
-            if station.alive:
-                station.outlet.deliver(delivery(ordered), self.now)
+        for site in self.sites.values():
+            if site.alive:
+                site.remulticaster.deliver(delivery(ordered), self.now)
 
     def _turn(self) -> None:
-        for station in self.stations.values():
-            if station.alive:
-                for machine in (station.outlet, station.server):
+        for site in self.sites.values():
+            if site.alive:
+                for machine in (site.remulticaster, site.server):
                     machine.wake(self.now)
                     for effect in machine.drain():
                         self._carry(effect)
-        for home in self.households:
-            home.customer.wake(self.now)
-            for said in home.customer.drain():
-                if isinstance(said, SendUnicast):
-                    self._ask(home, said)
+        for node in self.customers:
+            node.customer.wake(self.now)
+            for output in node.customer.drain():
+                if isinstance(output, SendUnicast):
+                    self._ask(node, output)
                 else:
-                    home.records.append(said)
+                    node.records.append(output)
 
     def _carry(self, effect: EdgeEffect) -> None:
         match effect:
             case SendMulticast(to, datagrams):
-                for home in self.households:
-                    if to in home.joined:
+                for node in self.customers:
+                    if to in node.joined:
                         for datagram in datagrams:
-                            self._cross(self.link_faults, home, datagram, home.joined[to])
+                            self._cross(self.link_faults, node, datagram, node.joined[to])
             case SendUnicast(to, datagrams):
-                for home in self.households:
-                    if home.address == to:
+                for node in self.customers:
+                    if node.address == to:
                         for datagram in datagrams:
-                            self._cross(self.repair_weather, home, datagram, "repair")
+                            self._cross(self.repair_faults, node, datagram, "repair")
 
-    def _cross(self, link_faults: LinkFaults, home: Household, datagram: bytes, feed: str) -> None:
+    def _cross(self, link_faults: LinkFaults, node: CustomerNode, datagram: bytes, feed: str) -> None:
         for delay in fates(link_faults, self.chance):
-            self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
+            self.at(self.now + delay, lambda: node.customer.receive(datagram, self.now, feed=feed))
 
-    def _ask(self, home: Household, effect: SendUnicast) -> None:
-        for station in self.stations.values():
-            if SERVERS[station.name] == effect.to and station.alive and not station.mute:
+    def _ask(self, node: CustomerNode, effect: SendUnicast) -> None:
+        for site in self.sites.values():
+            if SERVERS[site.name] == effect.to and site.alive and not site.mute:
                 for datagram in effect.datagrams:
-                    for delay in fates(self.repair_weather, self.chance):
-                        self.at(self.now + delay, _received(station.server, datagram, self, home.address))
+                    for delay in fates(self.repair_faults, self.chance):
+                        self.at(self.now + delay, _received(site.server, datagram, self, node.address))
 
 
-def _received(server: Retransmitter, datagram: bytes, town: Town, origin: Address) -> Callable[[], None]:
-    return lambda: server.receive(datagram, town.now, origin=origin)
+def _received(server: Retransmitter, datagram: bytes, region: SimulatedRegion, origin: Address) -> Callable[[], None]:
+    return lambda: server.receive(datagram, region.now, origin=origin)
 
 
 def _deadline(machine: Remulticaster | Retransmitter | Customer) -> Instant | None:

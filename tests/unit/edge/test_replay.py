@@ -1,4 +1,4 @@
-"""Replays over a stream: from a number, from a time, to an end; and doors for those who abuse the desk."""
+"""Replays over a stream: from a number, from a time, to an end; and connections that are closed."""
 
 from dataclasses import dataclass, field
 
@@ -24,11 +24,11 @@ def login(number: int = 1, session: str = SESSION, word: str = "right", **more: 
 
 @dataclass
 class Office:
-    """A desk with an archive that grows, and clients that read as much as they like."""
+    """A replay server with an archive that grows, and clients that read at any rate."""
 
-    desk: ReplayServer
-    shelf: RecentMessages
-    striper: StripeSequencer
+    replay: ReplayServer
+    recent: RecentMessages
+    sequencer: StripeSequencer
     now: int = NOON
     heard: dict[int, list[soup.Packet]] = field(default_factory=dict)
     closed: dict[int, str] = field(default_factory=dict)
@@ -36,36 +36,36 @@ class Office:
     reading: bool = True
 
     def connect(self, connection: int, *octets: bytes) -> None:
-        self.desk.connected(connection, self.now)
+        self.replay.connected(connection, self.now)
         for each in octets:
-            self.desk.receive(connection, each, self.now)
+            self.replay.receive(connection, each, self.now)
         self.run(0)
 
     def release(self, count: int) -> None:
-        for ordered in tokens(count, 6, first=self.striper.sequence):
-            for step in self.striper.deliver(ordered):
-                self.shelf.take(step, self.striper.at)
-        self.desk.released(self.now)
+        for ordered in tokens(count, 6, first=self.sequencer.sequence):
+            for step in self.sequencer.deliver(ordered):
+                self.recent.take(step, self.sequencer.at)
+        self.replay.released(self.now)
 
     def run(self, period: int) -> None:
         until = self.now + period
         while True:
             self._carry()
-            deadline = self.desk.deadline()
+            deadline = self.replay.deadline()
             if deadline is None or deadline > until:
                 self.now = until
                 return
             self.now = max(self.now, deadline)
-            self.desk.wake(self.now)
+            self.replay.wake(self.now)
 
     def _carry(self) -> None:
-        for effect in self.desk.drain():
+        for effect in self.replay.drain():
             match effect:
                 case WriteConnection(connection, octets):
                     stream = self.streams.setdefault(connection, soup.SoupStream(allowed=soup.FROM_SERVER))
                     self.heard.setdefault(connection, []).extend(stream.feed(octets))
                     if self.reading:
-                        self.desk.flushed(connection, len(octets), self.now)
+                        self.replay.flushed(connection, len(octets), self.now)
                 case CloseConnection(connection, reason):
                     self.closed[connection] = reason
 
@@ -73,25 +73,25 @@ class Office:
         return [packet.message for packet in self.heard.get(connection, []) if isinstance(packet, soup.SequencedData)]
 
     def everything(self) -> list[bytes]:
-        return list(self.shelf.messages(SESSION, 1, 100_000))
+        return list(self.recent.messages(SESSION, 1, 100_000))
 
 
 def office(tokens_before: int = 20, **options: int) -> Office:
-    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(edition()))
-    desk = ReplayServer(
-        shelf,
+    recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(edition()))
+    replay = ReplayServer(
+        recent,
         authenticate=lambda _, word: word == "right",
         options=ReplayOptions(**options),
     )
-    made = Office(desk, shelf, striper)
-    for step in striper.begin():
-        shelf.take(step, striper.at)
+    made = Office(replay, recent, sequencer)
+    for step in sequencer.begin():
+        recent.take(step, sequencer.at)
     made.release(tokens_before)
     return made
 
 
 @given(st.integers(1, 60))
-def test_a_login_with_a_number_is_a_replay_from_there_and_then_goes_on(number: int) -> None:
+def test_a_login_with_a_number_replays_from_there_and_continues(number: int) -> None:
     world = office()
     world.connect(1, login(number))
     assert world.heard[1][0] == soup.LoginAccepted(SESSION, number)
@@ -112,12 +112,12 @@ def test_number_zero_means_only_what_is_new() -> None:
     assert world.messages(1) == world.everything()[before:]
 
 
-def test_a_time_of_day_is_a_beginning_too() -> None:
+def test_a_replay_can_begin_at_a_time_of_day() -> None:
     world = office(2_000, default_stripe=1)
     world.connect(1, login(1, "001@120002"))
     accepted = world.heard[1][0]
     assert isinstance(accepted, soup.LoginAccepted)
-    assert accepted.number == world.shelf.number_since(SESSION, 43_202 * SECOND) != 1
+    assert accepted.number == world.recent.number_since(SESSION, 43_202 * SECOND) != 1
     world.connect(2, login(1, ""))
     assert world.heard[2][0] == soup.LoginAccepted(SESSION, 1)
 
@@ -131,12 +131,12 @@ def test_a_range_ends_where_the_client_says() -> None:
     assert 1 in world.closed
 
 
-def test_the_end_of_the_session_is_told() -> None:
+def test_the_end_of_the_session_is_sent() -> None:
     world = office()
     world.connect(1, login())
-    for step in world.striper.finish(NOON):
-        world.shelf.take(step, NOON)
-    world.desk.released(world.now)
+    for step in world.sequencer.finish(NOON):
+        world.recent.take(step, NOON)
+    world.replay.released(world.now)
     world.run(MILLISECOND)
     assert world.messages(1) == world.everything()
     assert world.heard[1][-1] == soup.EndOfSession()
@@ -157,30 +157,30 @@ def test_a_login_that_cannot_be_granted_is_rejected(octets: bytes, reason: str) 
     world = office()
     world.connect(1, octets)
     assert world.heard[1] == [soup.LoginRejected(reason)]
-    assert world.desk.counts.rejected == 1
+    assert world.replay.counts.rejected == 1
     assert 1 in world.closed
 
 
-def test_whoever_connects_and_says_nothing_is_shown_the_door() -> None:
+def test_a_connection_without_a_login_is_closed() -> None:
     world = office(login_delay=5 * SECOND)
     world.connect(1)
     world.connect(2, login()[:10])
     world.run(6 * SECOND)
     assert set(world.closed) == {1, 2}
-    assert world.desk.counts.half_open == 2
-    assert not world.desk._connections
+    assert world.replay.counts.half_open == 2
+    assert not world.replay._connections
 
 
-def test_a_client_that_falls_silent_is_shown_the_door_and_one_that_lives_is_not() -> None:
+def test_a_silent_client_is_disconnected_and_one_that_sends_is_not() -> None:
     world = office()
     world.connect(1, login())
     world.connect(2, login(timeout_ms=3_000))
     world.connect(3, login())
     for _ in range(20):
         world.run(SECOND)
-        world.desk.receive(3, soup.encode(soup.ClientHeartbeat()), world.now)
+        world.replay.receive(3, soup.encode(soup.ClientHeartbeat()), world.now)
     assert set(world.closed) == {1, 2}
-    assert world.desk.counts.silent == 2
+    assert world.replay.counts.silent == 2
     beats = [packet for packet in world.heard[3] if isinstance(packet, soup.ServerHeartbeat)]
     assert 18 <= len(beats) <= 20
 
@@ -190,23 +190,23 @@ def test_a_client_that_does_not_read_costs_a_bounded_buffer_and_then_its_connect
     world.reading = False
     world.connect(1, login())
     world.run(2 * SECOND)
-    assert world.desk._connections[1].unflushed < 20_000 + 256 * 60
+    assert world.replay._connections[1].unflushed < 20_000 + 256 * 60
     assert len(world.messages(1)) < len(world.everything())
-    world.desk.flushed(1, 15_000, world.now)
+    world.replay.flushed(1, 15_000, world.now)
     world.run(SECOND)
     assert 1 not in world.closed
     world.run(5 * SECOND)
     assert world.closed[1] == "the client does not read"
-    assert world.desk.counts.stalled == 1
+    assert world.replay.counts.stalled == 1
 
 
 @pytest.mark.parametrize("taken", [0, 1])
-def test_a_client_whose_network_took_a_little_and_nothing_since_stalls_as_well(taken: int) -> None:
+def test_a_client_that_read_a_little_and_nothing_since_stalls_as_well(taken: int) -> None:
     world = office(2_000, buffer_max=20_000, stall_period=3 * SECOND)
     world.reading = False
     world.connect(1, login())
     world.run(SECOND)
-    world.desk.flushed(1, taken, world.now)
+    world.replay.flushed(1, taken, world.now)
     world.run(4 * SECOND)
     assert world.closed[1] == "the client does not read"
 
@@ -218,10 +218,10 @@ def test_one_customer_has_a_limited_number_of_connections_and_so_have_all() -> N
     assert set(world.closed) == {2}
     for connection in range(10, 14):
         world.connect(connection)
-    assert world.desk.counts.turned_away == 3
-    world.desk.disconnected(0)
-    world.desk.disconnected(1)
-    assert not world.desk._customers
+    assert world.replay.counts.turned_away == 3
+    world.replay.disconnected(0)
+    world.replay.disconnected(1)
+    assert not world.replay._customers
 
 
 def test_a_customer_gets_no_more_than_its_rate() -> None:
@@ -233,7 +233,7 @@ def test_a_customer_gets_no_more_than_its_rate() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=8))
-def test_whatever_bytes_come_nothing_is_raised_and_others_are_served(noise: list[bytes]) -> None:
+def test_no_bytes_raise_an_exception_and_others_are_served(noise: list[bytes]) -> None:
     world = office(2)
     world.connect(1, login())
     world.connect(2, *noise)
@@ -246,15 +246,15 @@ def test_whatever_bytes_come_nothing_is_raised_and_others_are_served(noise: list
 def test_a_second_login_is_a_breach() -> None:
     world = office(2)
     world.connect(1, login(), login())
-    assert world.desk.counts.breaches == 1
+    assert world.replay.counts.breaches == 1
     assert 1 in world.closed
 
 
-def test_a_replay_from_what_is_not_kept_any_more_is_refused_aloud() -> None:
+def test_a_replay_of_what_is_no_longer_stored_is_refused_with_a_reason() -> None:
     world = office(400)
-    world.shelf._bytes_max = 5_000
+    world.recent._bytes_max = 5_000
     world.release(1)
     world.connect(1, login(1))
     world.run(MILLISECOND)
-    assert world.closed[1] == "message 1 is not kept here any more"
-    assert world.desk.counts.gone == 1
+    assert world.closed[1] == "message 1 is no longer stored"
+    assert world.replay.counts.gone == 1

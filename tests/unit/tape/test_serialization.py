@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.market.notices import Status
 from fairtape.tape.records import Notice, Single
-from fairtape.tape.serialization import KINDS, BadBundle, notice_fields, parse_notice
+from fairtape.tape.serialization import KINDS, BadBatch, notice_fields, parse_notice
 
 wide = st.integers(0, (1 << 63) - 1)
 
@@ -35,7 +35,7 @@ def notices(draw: st.DrawFn) -> Single | Notice:
 
 
 @given(notices())
-def test_a_record_comes_back_from_what_was_told_of_it(record: Single | Notice) -> None:
+def test_a_record_comes_back_from_its_object(record: Single | Notice) -> None:
     assert parse_notice(notice_fields(record), 7) == record
 
 
@@ -50,6 +50,6 @@ def test_a_record_comes_back_from_what_was_told_of_it(record: Single | Notice) -
         {"kind": "skipped", "first": 1, "last": 2},
     ],
 )
-def test_an_object_that_tells_of_no_record_is_refused(content: dict[str, Any]) -> None:
-    with pytest.raises(BadBundle):
+def test_an_object_that_is_no_record_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(BadBatch):
         parse_notice(content, 7)

@@ -1,4 +1,4 @@
-"""Orders full of trades and notices, for tests of the ticker."""
+"""Orders of trades and notices, for tests of the ticker."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,26 +15,28 @@ NYSE, LONDON = 101, 102
 VENUE_OF = {NYSE: "XNYS", LONDON: "XLON"}
 
 
-class Said(NamedTuple):
+class SourceMessage(NamedTuple):
     """A message of a source."""
 
     source: int
     payload: bytes
 
 
-def sold(symbol: str = "ACME", price: int = 10, quantity: int = 100, *, source: int = NYSE, at: int = NOON) -> Said:
-    return Said(source, encode(a_trade(symbol, price, quantity, source=source, at=at)))
+def sold(
+    symbol: str = "ACME", price: int = 10, quantity: int = 100, *, source: int = NYSE, at: int = NOON
+) -> SourceMessage:
+    return SourceMessage(source, encode(a_trade(symbol, price, quantity, source=source, at=at)))
 
 
 def a_trade(symbol: str = "ACME", price: int = 10, quantity: int = 100, *, source: int = NYSE, at: int = NOON) -> Trade:
     return Trade(1 if source == NYSE else 2, symbol, price * ONE, quantity * ONE, at)
 
 
-def said(notice: Notice, *, source: int = NYSE) -> Said:
-    return Said(source, encode_notice(notice))
+def notice_of(notice: Notice, *, source: int = NYSE) -> SourceMessage:
+    return SourceMessage(source, encode_notice(notice))
 
 
-def token(first: int, messages: Sequence[Said], *, at: int | None = None) -> Deliver:
+def token(first: int, messages: Sequence[SourceMessage], *, at: int | None = None) -> Deliver:
     """Msg(e) with these messages, each in a block of its own."""
     acknowledged_at = NOON + first * MILLISECOND if at is None else at
     spans = tuple(

@@ -18,7 +18,7 @@ PATIENCE = 30.0  # seconds, for a machine that is busy with other things
 
 
 class Groups:
-    """Where the plans of one test send: the same groups for all versions, as an operator would have it."""
+    """The multicast groups of the plans of one test: the same for all versions."""
 
     def __init__(self) -> None:
         host = f"239.197.{random.randrange(1, 255)}.{random.randrange(1, 200)}"
@@ -33,8 +33,8 @@ class Groups:
         return planned.plan
 
 
-class Hearer:
-    """Hears one feed of a plan, and keeps the packets of each session by their numbers."""
+class PacketReceiver:
+    """Receives one feed of a plan, and keeps the packets of each session by their numbers."""
 
     def __init__(self, plan: StripePlan, feed: str) -> None:
         interface = Interface.named(LOOPBACK)
@@ -43,7 +43,7 @@ class Hearer:
         self.datagrams: list[bytes] = []
         self.packets: list[moldudp64.Packet] = []
 
-    def hear(self, wait: float = 0.02) -> None:
+    def receive(self, wait: float = 0.02) -> None:
         ready, _, _ = select.select([each.fd for each in self._sockets], (), (), wait)
         for each in self._sockets:
             if each.fd in ready:
@@ -65,7 +65,7 @@ class Hearer:
 
 
 def until(condition: Callable[[], bool], *turns: Callable[[], object], patience: float = PATIENCE) -> None:
-    """Let each take its turn, again and again, until it holds."""
+    """Run each of the turns repeatedly until the condition holds."""
     give_up_at = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < give_up_at
@@ -74,7 +74,7 @@ def until(condition: Callable[[], bool], *turns: Callable[[], object], patience:
 
 
 def asker() -> socket.socket:
-    """A customer's socket for re-requests."""
+    """A customer's socket for requests."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind((LOOPBACK, 0))
     made.settimeout(0)

@@ -1,4 +1,4 @@
-"""Journals with trades and plans in them, and a dumb twin that numbers the same order in memory."""
+"""Journals with trades and plans, and a naive twin that numbers the same order in memory."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ ANYWHERE = ("127.0.0.1", 0)
 SETTINGS = EdgeSettings(
     tag="FT",
     core=0,
-    stations={"s1": PublisherPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
+    publishers={"s1": PublisherPlace(feed="A", requests=ANYWHERE, replays=ANYWHERE)},
     first_plan=1,
     ttl=0,
 )
@@ -32,7 +32,7 @@ Content = Ordered | FormationChange
 
 
 def change(before: Ordered, number: int, *, planned: StripePlan | None = None, broken: bool = False) -> FormationChange:
-    """The formation of this number takes over with this token, and perhaps a plan with it."""
+    """A formation that takes over with this token, and may name a plan."""
     layout = encode_formation(
         Formation(
             number=number,
@@ -49,28 +49,28 @@ def change(before: Ordered, number: int, *, planned: StripePlan | None = None, b
 
 
 def history(*, second: StripePlan | None = None, count: int = 60, size: int = 4) -> list[Content]:
-    """Trades of three formations; the third of them brings another plan, if there is one."""
-    told: list[Content] = []
+    """Trades of three formations; the third one names the second plan, if there is one."""
+    entries: list[Content] = []
     formation = 0
     for place, ordered in enumerate(tokens(count, size)):
         if place in (0, count // 3, 2 * count // 3):
             formation += 1
-            told.append(change(ordered, formation, planned=second if formation == 3 else None))
-        told.append(replace(ordered, formation=formation))
-    return told
+            entries.append(change(ordered, formation, planned=second if formation == 3 else None))
+        entries.append(replace(ordered, formation=formation))
+    return entries
 
 
-def written(folder: Path, told: Sequence[Content], *, unreleased: int = 0) -> Path:
-    """A journal of all of it, whose last few tokens were not released."""
+def written(folder: Path, entries: Sequence[Content], *, unreleased: int = 0) -> Path:
+    """A journal of these entries, whose last tokens were not released."""
     writer = JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER)
-    write(writer, told, unreleased=unreleased)
+    write(writer, entries, unreleased=unreleased)
     writer.close()
     return folder
 
 
-def write(writer: JournalWriter, told: Sequence[Content], *, unreleased: int = 0) -> None:
-    left = sum(isinstance(each, Ordered) for each in told) - unreleased
-    for each in told:
+def write(writer: JournalWriter, entries: Sequence[Content], *, unreleased: int = 0) -> None:
+    left = sum(isinstance(each, Ordered) for each in entries) - unreleased
+    for each in entries:
         if isinstance(each, FormationChange):
             writer.turn(each, NOON)
         else:
@@ -85,7 +85,7 @@ def release_of(ordered: Ordered) -> Release:
     return Release(ordered.token, ordered.sequence, ordered.count, commit_at, commit_at, False, 0)
 
 
-def catalogue(folder: Path, *plans: StripePlan) -> StripePlanStore:
+def plan_store(folder: Path, *plans: StripePlan) -> StripePlanStore:
     folder.mkdir(exist_ok=True)
     made = StripePlanStore(folder, 0)
     for each in plans or (plan(),):
@@ -94,21 +94,21 @@ def catalogue(folder: Path, *plans: StripePlan) -> StripePlanStore:
 
 
 def twin(
-    told: Sequence[Content], *, second: StripePlan | None = None
+    entries: Sequence[Content], *, second: StripePlan | None = None
 ) -> tuple[StripeSequencer, dict[str, list[bytes]]]:
-    """What every session holds in the end."""
-    shelf, striper = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
+    """The messages of every session in the end."""
+    recent, sequencer = RecentMessages(), StripeSequencer(StripePosition.fresh(Edition("FT", plan(), 0)))
     sessions: set[str] = set()
-    steps = striper.begin()
-    for each in told:
+    steps = sequencer.begin()
+    for each in entries:
         if isinstance(each, FormationChange):
-            striper.turn(each)
+            sequencer.turn(each)
             if second is not None and each.formation == 3:
-                striper.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
+                sequencer.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
         else:
-            steps = [*steps, *striper.deliver(each)]
+            steps = [*steps, *sequencer.deliver(each)]
         for step in steps:
-            shelf.take(step, striper.at)
+            recent.take(step, sequencer.at)
             sessions |= {step.session} if hasattr(step, "session") else set()
         steps = []
-    return striper, {name: list(shelf.messages(name, 1, 1 << 20)) for name in sessions}
+    return sequencer, {name: list(recent.messages(name, 1, 1 << 20)) for name in sessions}

@@ -134,7 +134,7 @@ def test_named_symbols_are_where_the_plan_says() -> None:
 
 @given(st.lists(st.integers(0, 10**6), max_size=60), st.integers(1, 8))
 def test_the_heaviest_stripe_is_less_than_one_symbol_above_the_mean(rates: list[int], stripes: int) -> None:
-    """Graham 1966: whoever gets the last symbol had the least load before."""
+    """Graham 1966: the stripe that gets the last symbol had the least load before."""
     named = dict(zip(universe(len(rates) or 1), rates, strict=False))
     planned = plan_by_rate(named, stripes, 10**9)
     assert sum(load.bits_per_s for load in planned.loads) == sum(rates)
