@@ -29,7 +29,7 @@ from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of
+from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_edge_file
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_numbering import StripeNumbering, is_proved
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
