@@ -24,7 +24,7 @@ FAULTS: Final = (
         file="ring/receiver/recovery_tables.py",
         old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
-        tests=("paper/test_figure_3.py", "unit/test_figures.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
+        tests=("paper/test_figure_3.py", "unit/test_recovery_tables.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
         guarantee="CompleteOrReforming",
     ),
     Fault(
@@ -74,8 +74,8 @@ FAULTS: Final = (
         name="ahead of the schedule",
         rule="Ack(e) is sent at t_e, not before (T-RMP §3).",
         file="ring/receiver/token.py",
-        old="return NEVER if self.held is None else self._course.scheduled_at(self.held)",
-        new="return NEVER if self.held is None else self._course.latest.starts_at",
+        old="return NEVER if self.held is None else self._formations.scheduled_at(self.held)",
+        new="return NEVER if self.held is None else self._formations.latest.starts_at",
         tests=("paper/test_token_ring.py", "unit/test_token.py"),
         guarantee="EverythingArrives",
     ),
@@ -111,7 +111,7 @@ FAULTS: Final = (
         file="ring/sender/retention.py",
         old="self._proofs[0][0] <= token - self._resilience:",
         new="self._proofs[0][0] <= token:",
-        tests=("unit/test_keeping.py", "unit/test_source.py"),
+        tests=("unit/test_retention.py", "unit/test_source.py"),
         guarantee="KeptUntilHeld",
     ),
     Fault(
@@ -120,7 +120,7 @@ FAULTS: Final = (
         file="ring/sender/transmission.py",
         old="        blocks = self._kept.give_back()",
         new="        blocks: list[Block] = []",
-        tests=("unit/test_keeping.py", "unit/test_source.py"),
+        tests=("unit/test_retention.py", "unit/test_source.py"),
     ),
     Fault(
         name="said before written",
@@ -139,7 +139,7 @@ FAULTS: Final = (
         file="ring/receiver/receive_buffer.py",
         old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
         new="",
-        tests=("unit/test_holdings.py", "unit/test_receiver.py"),
+        tests=("unit/test_receive_buffer.py", "unit/test_receiver.py"),
     ),
     Fault(
         name="one key for two lives",
@@ -158,7 +158,7 @@ FAULTS: Final = (
         file="wire/seals.py",
         old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
         new="if -ahead >= REPLAY_WINDOW:",
-        tests=("unit/test_postbox.py", "unit/test_source.py", "unit/test_seals.py::test_a_serial_is_accepted_once"),
+        tests=("unit/test_message_authentication.py", "unit/test_source.py", "unit/test_seals.py::test_a_serial_is_accepted_once"),
     ),
     Fault(
         name="answers to anybody",

@@ -11,7 +11,7 @@ from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, 
 from fairtape.wire.frames import Malformed
 from fairtape.wire.membership import Install
 from unit.loop_values import formation_of, standing_of
-from unit.test_governor import NOW, led
+from unit.test_primary_loop import NOW, led
 
 
 def test_a_formation_without_a_plan_has_the_bytes_that_it_always_had() -> None:
