@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairtape.core.effects import QueryStore
 from fairtape.core.formation_log import LogEntry, Recall, Recalled, Record, StoreRequest, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
-from fairtape.nodes.coordinator.server import REGISTER, Reformer, ReformerConfig
+from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY
+from fairtape.nodes.coordinator.server import RETIRED_SITES_LOG, Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.storage.formation_stores import FormationStore, open_store
@@ -79,7 +79,7 @@ class Life:
 
     def hear(self, message: MembershipMessage) -> None:
         box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
-        self.server.receive(box.govern(message), self.now)
+        self.server.receive(box.for_membership(message), self.now)
         self._turn()
 
     def _turn(self) -> None:
@@ -98,7 +98,7 @@ class Life:
         """What the log says."""
         recalled = self.store.answer(Recall())
         assert isinstance(recalled, Recalled)
-        return next((entry for entry in recalled.latest if entry.loop == REGISTER), None)
+        return next((entry for entry in recalled.latest if entry.loop == RETIRED_SITES_LOG), None)
 
 
 def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: bool) -> None:
@@ -127,7 +127,7 @@ def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: 
             life.hear(
                 standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
             )
-        life.rest(FOUNDING_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
+        life.rest(FIRST_FORMATION_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
         formation = life.server.primary.formation
         assert set(formation.members if formation is not None else ()) == set(SITES) - retired
 

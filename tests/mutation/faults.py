@@ -24,7 +24,11 @@ FAULTS: Final = (
         file="ring/receiver/recovery_tables.py",
         old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
-        tests=("paper/test_figure_3.py", "unit/test_recovery_tables.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
+        tests=(
+            "paper/test_figure_3.py",
+            "unit/test_recovery_tables.py",
+            "paper/test_deadline.py::test_the_deadline_is_tight",
+        ),
         guarantee="CompleteOrReforming",
     ),
     Fault(
@@ -118,7 +122,7 @@ FAULTS: Final = (
         name="an order that may be void",
         rule="A later formation may have begun before what an earlier one acknowledged: it is sent again.",
         file="ring/sender/transmission.py",
-        old="        blocks = self._kept.give_back()",
+        old="        blocks = self._kept.take_all()",
         new="        blocks: list[Block] = []",
         tests=("unit/test_retention.py", "unit/test_source.py"),
     ),
@@ -158,7 +162,11 @@ FAULTS: Final = (
         file="wire/seals.py",
         old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
         new="if -ahead >= REPLAY_WINDOW:",
-        tests=("unit/test_message_authentication.py", "unit/test_source.py", "unit/test_seals.py::test_a_serial_is_accepted_once"),
+        tests=(
+            "unit/test_message_authentication.py",
+            "unit/test_source.py",
+            "unit/test_seals.py::test_a_serial_is_accepted_once",
+        ),
     ),
     Fault(
         name="answers to anybody",

@@ -87,7 +87,7 @@ class Siege:
 
     def check(self) -> None:
         """Every token whose deadline has passed is complete, or the receiver has declared a failure."""
-        assert self.machine._stirred or (self.machine.deadline() or NEVER) == self.machine._earliest()
+        assert self.machine._blocks_pending or (self.machine.deadline() or NEVER) == self.machine._earliest()
         if self.machine.reforming is not None:
             return
         timing = self.layout.timing
@@ -164,7 +164,7 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
 ) -> None:
     """State 8 or state 7 by the deadline; state 8 whenever each loop was left by an answer.  T-RMP §3, 2001 §5.1."""
     patient = Patient(retries_max=retries_max, merged=merged)
-    limit = patient.desk.timing.reform_delay
+    limit = patient.recoveries.timing.reform_delay
     events = [(at, kind) for at, kind in ((ack_at, "ack"), (messages_at, "messages")) if at is not None]
     t_e = 1_000 * T_R
     overdue = ack_at is None or ack_at >= T_R // 2
@@ -181,8 +181,8 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
             patient.messages(t_e + at)
     if patient.state < State.REFORM:
         patient.wait_out()
-    assert patient.desk.now <= t_e + limit
-    assert (patient.state is State.REFORM) == (patient.desk.failed == [E])
+    assert patient.recoveries.now <= t_e + limit
+    assert (patient.state is State.REFORM) == (patient.recoveries.failed == [E])
     if patient.state is State.REFORM:
         spent = patient.retries
         assert spent == retries_max if merged else spent >= retries_max
@@ -198,10 +198,10 @@ def test_the_deadline_is_tight(merged: bool) -> None:
     patient.silence()
     if merged:
         ended_at = patient.wait_out()
-        assert ended_at == 1_000 * T_R + patient.desk.timing.reform_delay
+        assert ended_at == 1_000 * T_R + patient.recoveries.timing.reform_delay
     else:
         patient.wait()
         patient.wait()
         patient.ack(patient.expires_at - 1)
         ended_at = patient.wait_out()
-        assert ended_at == 1_000 * T_R + patient.desk.timing.reform_delay - 1
+        assert ended_at == 1_000 * T_R + patient.recoveries.timing.reform_delay - 1

@@ -64,7 +64,7 @@ class Place(NamedTuple):
 def step(table: StateTable[Recovery], retries_max: int, place: Place, event: Event) -> Place:
     """What the real table does to a real recovery in this place."""
     shelf = Shelf({E} if place.holds else set())
-    recovery = Recovery(E, Recoveries(timing=TIMING, timed=True, ledger=shelf))
+    recovery = Recovery(E, Recoveries(timing=TIMING, timed=True, tokens=shelf))
     recovery.retries_max = retries_max
     recovery.state, recovery.ack_retries, recovery.message_retries = (
         place.state,

@@ -74,7 +74,7 @@ def test_the_loop_between_states_2_and_3_is_taken_at_most_n_max_times(merged: bo
     assert patient.state is State.REFORM
     assert len(patient.asked_at) == retries_max
     assert ended_at == T_E + retries_max * T_R + HALF
-    assert patient.desk.failed == [5]
+    assert patient.recoveries.failed == [5]
 
 
 @COUNTS
@@ -152,13 +152,13 @@ def test_a_receiver_that_is_complete_asks_for_nothing_more(merged: bool) -> None
     patient.ack(T_E)
     patient.messages(T_E + 1)
     assert patient.expires_at > T_E + 1_000_000 * T_R
-    assert len(patient.desk) == 0
+    assert len(patient.recoveries) == 0
 
 
 def test_figure_2_leaves_state_1_when_a_later_acknowledgment_arrives() -> None:
     """RMP moves from 1 to 2 when it receives a token with a larger sequence number than expected.  T-RMP §3."""
     patient = Patient(timed=False)
-    patient.desk.overtaken(5, T_E)
+    patient.recoveries.overtaken(5, T_E)
     assert patient.path() == [(State.AWAIT_ACK, Event.LATER_ACK, State.AWAIT_REQUESTED_ACK)]
 
 
@@ -168,14 +168,14 @@ def test_figure_2_knows_no_schedule_and_figure_3_no_later_acknowledgment() -> No
     event_driven.silence()
     assert event_driven.steps == []
     timed = Patient()
-    timed.desk.overtaken(5, T_E)
+    timed.recoveries.overtaken(5, T_E)
     assert timed.steps == []
 
 
 def test_figure_2_counts_its_two_recoveries_apart() -> None:
     """RMP limits each recovery by itself: it requests until it decides the server is inoperable.  T-RMP §2."""
     patient = Patient(timed=False, retries_max=2)
-    patient.desk.overtaken(5, T_E)
+    patient.recoveries.overtaken(5, T_E)
     patient.wait()
     patient.ack(T_E + 2 * T_R - 1)
     patient.wait_out()

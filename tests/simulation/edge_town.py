@@ -12,7 +12,7 @@ from random import Random
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
-from fairtape.core.link_faults import LinkFaults, fates
+from fairtape.core.link_faults import LinkFaults, arrival_delays
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
@@ -198,14 +198,14 @@ class Town:
                             self._cross(self.repair_weather, home, datagram, "repair")
 
     def _cross(self, link_faults: LinkFaults, home: Household, datagram: bytes, feed: str) -> None:
-        for delay in fates(link_faults, self.chance):
+        for delay in arrival_delays(link_faults, self.chance):
             self.at(self.now + delay, lambda: home.customer.receive(datagram, self.now, feed=feed))
 
     def _ask(self, home: Household, effect: SendUnicast) -> None:
         for station in self.stations.values():
             if SERVERS[station.name] == effect.to and station.alive and not station.mute:
                 for datagram in effect.datagrams:
-                    for delay in fates(self.repair_weather, self.chance):
+                    for delay in arrival_delays(self.repair_weather, self.chance):
                         self.at(self.now + delay, _received(station.server, datagram, self, home.address))
 
 

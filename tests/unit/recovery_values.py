@@ -42,13 +42,13 @@ class Patient:
         self.asked_at: list[Instant] = []
         self.shelf = Shelf()
         timing = replace(TIMING, retries_max=retries_max, merged=merged)
-        self.desk = Recoveries(timing=timing, timed=timed, ledger=self.shelf, observe=self._saw)
+        self.recoveries = Recoveries(timing=timing, timed=timed, tokens=self.shelf, observe=self._saw)
 
     def _saw(self, token: int, at: IntEnum, on: IntEnum, to: IntEnum, retries: int) -> None:
         assert token == E
         self.steps.append(Step(at, on, to, retries))
         if to in (State.AWAIT_REQUESTED_ACK, State.AWAIT_REQUESTED_MESSAGES):
-            self.asked_at.append(self.desk.now)
+            self.asked_at.append(self.recoveries.now)
 
     @property
     def state(self) -> IntEnum:
@@ -60,29 +60,31 @@ class Patient:
 
     def silence(self) -> None:
         """Ack(e) has not come by t_e + T_R/2."""
-        self.desk.overdue(E, T_E + T_R // 2, T_E + T_R // 2)
+        self.recoveries.overdue(E, T_E + T_R // 2, T_E + T_R // 2)
 
     def ack(self, at: Instant) -> None:
-        self.desk.acknowledged(E, at)
+        self.recoveries.acknowledged(E, at)
 
     def messages(self, at: Instant) -> None:
         self.shelf.held.add(E)
-        self.desk.messages_arrived(at)
+        self.recoveries.messages_arrived(at)
 
     def wait(self) -> Instant:
         """Let the current wait run out; when that was."""
         at = self.expires_at
-        self.desk.wake(at)
+        self.recoveries.wake(at)
         return at
 
     @property
     def expires_at(self) -> Instant:
-        self.desk.wants(self.desk.now + self.desk.timing.request_delay)  # send what has gathered: only the wait is left
-        return self.desk.deadline()
+        self.recoveries.wants(
+            self.recoveries.now + self.recoveries.timing.request_delay
+        )  # send what has gathered: only the wait is left
+        return self.recoveries.deadline()
 
     def wait_out(self) -> Instant:
         """Let waits run out until the machine has ended; when it did."""
-        at = self.desk.now
+        at = self.recoveries.now
         while self.state < State.REFORM:
             at = self.wait()
         return at

@@ -30,7 +30,7 @@ def sender(
 def acknowledge(sending: Transmission, through: int, token: int = 1, *, behind: bool = False) -> None:
     """What a source does with Ack(token) of the formation it knows."""
     sending.acknowledged(through, token, NOW, behind=behind)
-    sending.heard(token)
+    sending.ack_received(token)
 
 
 def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[Transmission, list[bytes]]:

@@ -8,11 +8,11 @@ from fairtape.wire.blocks import (
     MESSAGE_MAX,
     Assembler,
     check_body,
-    fits,
-    message_room,
+    fitting_count,
+    message_max,
     pack_messages,
     pack_records,
-    records_room,
+    records_max,
     split_message,
     uniform_records,
     unpack_messages,
@@ -73,33 +73,33 @@ def test_a_body_may_hold_empty_messages_and_as_many_as_can_be_counted() -> None:
 
 @given(message_lists, rooms)
 def test_what_fits_stays_in_its_room(messages: list[bytes], room: int) -> None:
-    taken = fits(messages, room)
+    taken = fitting_count(messages, room)
     assert taken == 0 or len(pack_messages(messages[:taken])) <= room
 
 
 @given(message_lists, rooms)
 def test_one_message_more_than_fits_would_not_fit_with_its_table(messages: list[bytes], room: int) -> None:
-    taken = fits(messages, room)
+    taken = fitting_count(messages, room)
     more = messages[: taken + 1]
     assert taken == len(messages) or 2 + sum(2 + len(message) for message in more) > room
 
 
 @given(rooms, st.integers(-2, 2))
 def test_the_longest_unfragmented_message_is_the_one_that_just_fits(room: int, excess: int) -> None:
-    message = bytes(message_room(room) + excess)
-    assert fits([message], room) == (excess <= 0)
+    message = bytes(message_max(room) + excess)
+    assert fitting_count([message], room) == (excess <= 0)
 
 
 @given(st.integers(2, DATAGRAM_LIMIT), st.integers(1, 1_000))
 def test_as_many_records_fit_as_there_is_room_for(room: int, size: int) -> None:
-    count = records_room(room, size)
+    count = records_max(room, size)
     assert len(pack_records(bytes(count * size), size)) <= room
     assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > room
 
 
 def test_no_more_messages_fit_than_can_be_counted() -> None:
-    assert fits([b""] * (COUNT_MAX + 1), 1 << 20) == COUNT_MAX
-    assert records_room(1 << 20, 1) == COUNT_MAX
+    assert fitting_count([b""] * (COUNT_MAX + 1), 1 << 20) == COUNT_MAX
+    assert records_max(1 << 20, 1) == COUNT_MAX
 
 
 # Hostile bodies.

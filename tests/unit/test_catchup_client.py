@@ -9,7 +9,7 @@ from fairtape.core.entries import Position
 from fairtape.nodes.catchup import CatchUpClient
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
-from fairtape.wire.membership import PLACE, HistoryChunk
+from fairtape.wire.membership import POSITION, HistoryChunk
 
 LATEST = 5
 NOW = 1_000
@@ -51,7 +51,7 @@ def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None
     learner = CatchUpClient(me=1, stripe=0, authenticator=cast("MessageAuthenticator", None))
     learner.reader.start(NOW)
     end = site.journal_end if ends is None else ends
-    data = b"piece" if chunks else PLACE.pack(*end)
+    data = b"piece" if chunks else POSITION.pack(*end)
     past = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
     return learner.take(past, cast("ReconfigurableReceiver", cast("Any", site)), NOW)
 

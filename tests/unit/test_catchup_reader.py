@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
-from fairtape.nodes.catchup import PATIENCE, WINDOW, CatchUpReader, answer
+from fairtape.nodes.catchup import UNANSWERED_MAX, WINDOW, CatchUpReader, answer
 from fairtape.wire.blocks import pack_records
 from fairtape.wire.membership import CatchUp, HistoryChunk
 
@@ -98,17 +98,17 @@ def test_what_may_not_be_taken_yet_is_asked_for_in_small_and_not_at_once() -> No
     reader = CatchUpReader()
     reader.asked(0, 10)
     reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
-    reader.wait(5)
+    reader.defer(5)
     assert (reader.window, reader.ask_at) == (1, 15)
     assert reader.first_missing(Position(1, 0)) == 0  # the last chunk once more, to hear whether it may be taken
-    reader.go_forward(Position(1, 0))
+    reader.entry_taken(Position(1, 0))
     assert reader.window == WINDOW
     assert reader.entry_after(Position(1, 0)) is None
 
 
 def test_whoever_stays_silent_is_followed_by_the_next() -> None:
     reader = CatchUpReader()
-    for _ in range(PATIENCE):
+    for _ in range(UNANSWERED_MAX):
         assert reader.next_server([4, 5]) == 4
         reader.asked(0, 10)
     assert reader.next_server([4, 5]) == 5
@@ -117,20 +117,20 @@ def test_whoever_stays_silent_is_followed_by_the_next() -> None:
 def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
     reader = CatchUpReader()
     reader.asked(0, 10 * MILLISECOND)
-    reader.go_on(5)
+    reader.answer_ended(5)
     assert reader.ask_at == 10 * MILLISECOND  # nothing came: the one who was asked knows no more
     reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
-    reader.go_on(5)
+    reader.answer_ended(5)
     assert reader.ask_at == 5
 
 
 def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
     reader = CatchUpReader()
     reader.asked(1_000, 10)
-    reader.mind_clock(500)
+    reader.check_clock(500)
     assert reader.ask_at == 500
     reader.stop()
-    reader.mind_clock(0)
+    reader.check_clock(0)
     assert reader.ask_at == NEVER
 
 

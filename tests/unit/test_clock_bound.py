@@ -10,7 +10,7 @@ def exchange(
     keeper: ClockBoundEstimator, *, ahead: int, round_trip: int = 2 * MS, bound: int = 0, at: int = 1_000 * MS
 ) -> None:
     """An exchange with a good clock, of a clock that is `ahead`."""
-    keeper.exchanged(asked_at=at + ahead, heard_at=at + round_trip // 2, bound=bound, now=at + round_trip + ahead)
+    keeper.exchanged(asked_at=at + ahead, received_at=at + round_trip // 2, bound=bound, now=at + round_trip + ahead)
 
 
 def test_without_an_exchange_a_clock_is_believed() -> None:
@@ -49,5 +49,5 @@ def test_the_bound_of_the_other_clock_is_part_of_what_is_not_known() -> None:
 def test_a_clock_that_was_set_back_in_between_has_learned_nothing() -> None:
     keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0)
-    keeper.exchanged(asked_at=100 * MS, heard_at=50 * MS, bound=0, now=40 * MS)
+    keeper.exchanged(asked_at=100 * MS, received_at=50 * MS, bound=0, now=40 * MS)
     assert keeper.bound(9 * MS) == 9 * MS

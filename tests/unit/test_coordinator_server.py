@@ -69,7 +69,7 @@ class Served:
 
     def hear(self, message: MembershipMessage, now: Instant) -> None:
         box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
-        self.server.receive(box.govern(message), now)
+        self.server.receive(box.for_membership(message), now)
         self.turn(now)
 
 

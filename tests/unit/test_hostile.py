@@ -175,7 +175,7 @@ def test_hostile_datagrams_change_nothing_at_a_source() -> None:
 def test_the_targets_are_in_the_middle_of_their_work() -> None:
     """A machine at rest has nothing to lose: these have holes, recoveries, waiting commits and flights."""
     recovering, token_site, reforming = (ReceiverTarget(situation).machine for situation in SITUATIONS)
-    assert len(recovering._desk) > 0
+    assert len(recovering._recoveries) > 0
     assert token_site._token.held == 4
     assert reforming.reforming is not None
     for machine in (recovering, token_site, reforming):

@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.nodes.coordinator.planned_change import LAG_MAX, lead_time, plan_change
-from fairtape.nodes.coordinator.primary_loop import PATIENCE_MAX, may_be_missing, next_layout
+from fairtape.nodes.coordinator.primary_loop import RETRIES_FACTOR_MAX, commits_may_be_missing, next_layout
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId
@@ -23,27 +23,27 @@ def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
 
 def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
     loop = formation_of(1, 2, 3, 4, resilience=1)
-    assert not may_be_missing(loop, fenced(1, 2, 3).values(), 1)
-    assert may_be_missing(loop, fenced(1, 2).values(), 2)
+    assert not commits_may_be_missing(loop, fenced(1, 2, 3).values(), 1)
+    assert commits_may_be_missing(loop, fenced(1, 2).values(), 2)
 
 
 def test_what_came_before_the_formation_may_be_held_by_its_keeper_alone() -> None:
     """Then it is missing however few are silent."""
     loop = formation_of(1, 2, 3, resilience=1)
-    assert may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
-    assert not may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
+    assert commits_may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
+    assert not commits_may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
 
 
 def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_counts() -> None:
     loop = formation_of(1, 2, first_sequence=0, resilience=1, resilience_before=0)
-    assert may_be_missing(loop, fenced(2, complete_through=9).values(), 1)
-    assert not may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
+    assert commits_may_be_missing(loop, fenced(2, complete_through=9).values(), 1)
+    assert not commits_may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
 
 
 def test_the_silent_are_passed_by() -> None:
     answered = fenced(1, 3)
     assert next_layout(
-        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
     ).members == (1, 3)
 
 
@@ -53,22 +53,24 @@ def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
         3: standing_of(3, membership_state=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
     }
     assert next_layout(
-        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
     ).members == (1, 2)
 
 
 def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
     answered = fenced(1, 2) | fenced(3, request=MembershipRequest.WITHDRAW)
-    layout = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={2}, accused=True)
+    layout = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={2}, suspected=True)
     assert layout.members == (1,)
-    everybody = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={1, 2}, accused=True)
+    everybody = next_layout(
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={1, 2}, suspected=True
+    )
     assert everybody.members == (1, 2, 3)  # a loop of nobody serves nobody
 
 
 def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
     answered = fenced(3)
     loop = formation_of(1, leaving=(3,), first_sequence=0)
-    assert next_layout(loop, answered, answered, topology(1, 3), retired={3}, accused=True).members == (3,)
+    assert next_layout(loop, answered, answered, topology(1, 3), retired={3}, suspected=True).members == (3,)
 
 
 def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
@@ -76,7 +78,7 @@ def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
     answered = fenced(1, 3)
     standings = answered | {91: standing_of(91, complete_through=18), 92: standing_of(92, complete_through=19)}
     policy = topology(1, 2, 3, remedy=Remedy.REPLACE)
-    layout = next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=(), accused=True)
+    layout = next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=(), suspected=True)
     assert layout.members == (1, 92, 3)
 
 
@@ -85,16 +87,16 @@ def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
     answered = fenced(1, 2)
     loop = formation_of(1, 2)
     for _ in range(50):
-        loop = next_layout(loop, answered, answered, topology(1, 2), retired=(), accused=True)
-    assert loop.timing.retries_max == PATIENCE_MAX * TIMING.retries_max
-    failed = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), accused=True)
+        loop = next_layout(loop, answered, answered, topology(1, 2), retired=(), suspected=True)
+    assert loop.timing.retries_max == RETRIES_FACTOR_MAX * TIMING.retries_max
+    failed = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True)
     assert failed.timing.retries_max == TIMING.retries_max
 
 
 def test_the_resilience_follows_the_members() -> None:
     answered = fenced(1, 2, 3)
     layout = next_layout(
-        formation_of(1, 2, 3, 4), answered, answered, topology(1, 2, 3, 4, resilience=3), retired=(), accused=True
+        formation_of(1, 2, 3, 4), answered, answered, topology(1, 2, 3, 4, resilience=3), retired=(), suspected=True
     )
     assert layout.resilience == 2
 

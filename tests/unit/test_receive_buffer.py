@@ -89,7 +89,7 @@ def test_an_unknown_source_is_malformed() -> None:
     with pytest.raises(Malformed, match="unknown source"):
         accept(held, block(1))
     with pytest.raises(Malformed, match="unknown source"):
-        held.name(named(1))
+        held.note_named(named(1))
 
 
 def test_fragments_are_remembered_as_such() -> None:
@@ -125,9 +125,9 @@ def test_missing_names_a_limited_number_of_holes() -> None:
 def test_a_hole_that_an_acknowledgment_has_named_is_not_asked_of_the_source() -> None:
     """The site that acknowledged it holds it, and is asked."""
     held = holding(block(5))
-    held.name(named(1, 2))
+    held.note_named(named(1, 2))
     assert stream(held).hole() == named(3, 2)
-    held.name(named(3, 3))
+    held.note_named(named(3, 3))
     assert stream(held).hole() is None
 
 
@@ -156,13 +156,13 @@ def test_find_gives_the_block_that_begins_with_a_number() -> None:
 
 def test_an_acknowledgment_must_continue_and_end_at_the_edge_of_a_block() -> None:
     held = holding(block(1, [b"a", b"b"]), block(3))
-    assert held.fits(named(1, 2))
-    assert held.fits(named(1, 3))
-    assert not held.fits(named(1, 1))
-    assert not held.fits(named(3, 1))
+    assert held.continues_order(named(1, 2))
+    assert held.continues_order(named(1, 3))
+    assert not held.continues_order(named(1, 1))
+    assert not held.continues_order(named(3, 1))
     held.take(named(1, 2), 1)
-    assert not held.fits(named(1, 2))
-    assert held.fits(named(3))
+    assert not held.continues_order(named(1, 2))
+    assert held.continues_order(named(3))
 
 
 def test_sources_are_acknowledged_in_order_of_arrival_and_within_the_limit() -> None:
@@ -197,7 +197,7 @@ def test_once_a_later_incarnation_is_in_the_order_the_earlier_one_has_ended() ->
     earlier = stream(held)
     assert (earlier.next, earlier.waiting, list(earlier.blocks), list(earlier.beyond)) == (2, 0, [1], [])
     assert not held.has_unacknowledged
-    assert not held.fits(named(2))
+    assert not held.continues_order(named(2))
     with pytest.raises(Malformed, match="earlier incarnation"):
         accept(held, block(2))
     assert accept(held, block(1)) == "duplicate"
@@ -222,7 +222,7 @@ def test_an_ended_stream_without_blocks_is_forgotten_at_once() -> None:
 
 def test_an_ended_stream_that_a_wrong_acknowledgment_still_names_stays() -> None:
     held = holding(block(1), block(1, incarnation=2))
-    held.name(named(1, 2))
+    held.note_named(named(1, 2))
     held.take(named(1, incarnation=2), 1)
     assert held.named(named(1, 2)).next == 1
 
@@ -236,7 +236,7 @@ def test_a_source_never_goes_back() -> None:
 def test_an_acknowledgment_may_name_an_earlier_incarnation_than_any_heard() -> None:
     """Somebody else heard it in time, acknowledged it, and will repair it."""
     held = holding(block(1, incarnation=2))
-    held.name(named(1))
+    held.note_named(named(1))
     assert held.named(named(1)) is held.named(named(1))
     assert accept(held, block(1)) == "block"
     assert held.unacknowledged(10) == [named(1), named(1, incarnation=2)]
@@ -260,7 +260,7 @@ def test_a_source_that_starts_again_and_again_is_never_locked_out() -> None:
 def test_an_incarnation_with_a_place_in_the_order_is_not_forgotten_for_a_later_one() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     held.take(named(1), 1)
-    held.name(named(1, incarnation=2))
+    held.note_named(named(1, incarnation=2))
     assert accept(held, block(1, incarnation=STREAMS_MAX + 1)) == "block"
     assert held.find((SOURCE, 1)) is not None
     assert held.find((SOURCE, 2)) is not None
@@ -270,7 +270,7 @@ def test_an_incarnation_with_a_place_in_the_order_is_not_forgotten_for_a_later_o
 def test_there_is_a_limit_to_incarnations_at_once() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     for number in range(1, STREAMS_MAX + 1):
-        held.name(named(1, incarnation=number))
+        held.note_named(named(1, incarnation=number))
     with pytest.raises(Malformed, match="too many"):
         accept(held, block(1, incarnation=STREAMS_MAX + 1))
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairtape.core.effects import Append, Channel, Deliver, Multicast, Reason, Report, Send
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.nodes.receiver import BornTooLate, Receiver
+from fairtape.nodes.receiver import JoinedTooLate, Receiver
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import (
     ACK_PARTS_MAX,
@@ -63,7 +63,7 @@ def test_its_turn_comes_with_the_clock_and_everything_it_holds() -> None:
     assert isinstance(multicast, Multicast)
     assert multicast.channel is Channel.CONTROL
     assert append.ordered.acknowledged_at == STARTS_AT
-    assert (site.complete_through, site.heard_through, site.next_sequence, site.released_through) == (1, 1, 3, 0)
+    assert (site.complete_through, site.highest_ack, site.next_sequence, site.released_through) == (1, 1, 3, 0)
     assert site.counts["acks_sent"] == 1
 
 
@@ -204,7 +204,7 @@ def test_an_acknowledgment_of_an_ended_incarnation_brings_nobody_down() -> None:
 
 def test_a_site_that_comes_late_is_not_admitted() -> None:
     """It could send a second, different Ack(e)."""
-    with pytest.raises(BornTooLate, match="join a later one"):
+    with pytest.raises(JoinedTooLate, match="join a later one"):
         Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT + 1)
 
 

@@ -109,7 +109,7 @@ def test_a_formation_takes_over_without_a_stop(before: list[int], after: list[in
 
 def test_whoever_leaves_concerns_a_formation_until_it_has_taken_over() -> None:
     relief: Formation = formation_of(1, 2, leaving=(3,), first_sequence=0, resilience=1, resilience_before=0)
-    assert relief.concerns(complete_through=9) == (1, 2, 3)
-    assert relief.concerns(complete_through=10) == (1, 2)
+    assert relief.relevant_sites(complete_through=9) == (1, 2, 3)
+    assert relief.relevant_sites(complete_through=10) == (1, 2)
     assert relief.survivable(complete_through=9) == 0
     assert relief.survivable(complete_through=10) == 1

@@ -13,19 +13,19 @@ from unit.recovery_values import T_E, T_R, TIMING, Shelf
 SOON = TIMING.request_delay
 
 
-def desk(shelf: Shelf | None = None, *, timed: bool = True) -> Recoveries:
-    return Recoveries(timing=TIMING, timed=timed, ledger=shelf or Shelf())
+def recoveries(shelf: Shelf | None = None, *, timed: bool = True) -> Recoveries:
+    return Recoveries(timing=TIMING, timed=timed, tokens=shelf or Shelf())
 
 
 def test_an_idle_desk_wants_nothing() -> None:
-    idle = desk()
+    idle = recoveries()
     assert len(idle) == 0
     assert idle.deadline() == NEVER
     assert idle.wants(T_E) == []
 
 
 def test_an_acknowledgment_whose_messages_are_held_completes_at_once() -> None:
-    working = desk(Shelf({1}))
+    working = recoveries(Shelf({1}))
     assert working.acknowledged(1, T_E)
     assert len(working) == 0
 
@@ -33,7 +33,7 @@ def test_an_acknowledgment_whose_messages_are_held_completes_at_once() -> None:
 def test_requests_gather_for_a_moment_and_go_out_together() -> None:
     """Reordering alone asks for nothing: what arrives within the moment is not asked for."""
     shelf = Shelf()
-    working = desk(shelf)
+    working = recoveries(shelf)
     working.overdue(1, T_E, T_E)
     assert not working.acknowledged(2, T_E + SOON // 2)
     assert working.deadline() == T_E + SOON
@@ -45,7 +45,7 @@ def test_requests_gather_for_a_moment_and_go_out_together() -> None:
 
 def test_one_that_is_overdue_since_a_time_to_come_is_asked_for_now() -> None:
     """A clock may have been set back since the wait began; nothing would ever wake the recovery otherwise."""
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E + 10 * T_R, T_E)
     assert working.deadline() == T_E + SOON
     assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1]
@@ -53,7 +53,7 @@ def test_one_that_is_overdue_since_a_time_to_come_is_asked_for_now() -> None:
 
 def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
     shelf = Shelf()
-    working = desk(shelf)
+    working = recoveries(shelf)
     working.acknowledged(1, T_E)
     shelf.held.add(1)
     assert working.messages_arrived(T_E + 1) == [1]
@@ -62,7 +62,7 @@ def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
 
 def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
     shelf = Shelf({1, 2})
-    working = desk(shelf)
+    working = recoveries(shelf)
     working.overdue(1, T_E, T_E)  # waits for Ack(1), though its messages are held
     shelf.held.discard(3)
     working.acknowledged(3, T_E)
@@ -73,7 +73,7 @@ def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
 
 
 def test_waits_end_when_their_time_is_up_and_not_before() -> None:
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     working.overdue(2, T_E + 7, T_E + 7)
     working.wants(T_E + SOON)
@@ -84,7 +84,7 @@ def test_waits_end_when_their_time_is_up_and_not_before() -> None:
 
 
 def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     for attempt in range(1, TIMING.retries_max + 1):
         assert working.failed == []
@@ -95,14 +95,14 @@ def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
 
 @pytest.mark.parametrize(("timed", "moves"), [(True, False), (False, True)])
 def test_a_later_acknowledgment_means_something_only_without_a_schedule(timed: bool, moves: bool) -> None:
-    working = desk(timed=timed)
+    working = recoveries(timed=timed)
     working.overtaken(1, T_E)
     working.wants(T_E + SOON)
     assert (working.deadline() == T_E + T_R) == moves
 
 
 def test_a_desk_that_stops_asks_for_nothing_more() -> None:
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     working.stop()
     assert len(working) == 0
@@ -111,18 +111,18 @@ def test_a_desk_that_stops_asks_for_nothing_more() -> None:
 
 
 def test_there_is_a_limit_to_recoveries_at_once() -> None:
-    working = desk()
+    working = recoveries()
     for token in range(1, RECOVERIES_MAX + 1):
-        assert working.has_room
+        assert working.has_capacity
         working.overdue(token, T_E, T_E)
-    assert not working.has_room
+    assert not working.has_capacity
 
 
 def test_the_observer_sees_every_step_with_its_retries() -> None:
     seen: list[tuple[int, IntEnum, IntEnum, IntEnum, int]] = []
     shelf = Shelf()
     working = Recoveries(
-        timing=replace(TIMING, merged=False), timed=True, ledger=shelf, observe=lambda *step: seen.append(step)
+        timing=replace(TIMING, merged=False), timed=True, tokens=shelf, observe=lambda *step: seen.append(step)
     )
     working.overdue(4, T_E, T_E)
     working.acknowledged(4, T_E + 1)

@@ -23,36 +23,36 @@ class Wants:
             after=layout.first_token - 1,
             next_sequence=layout.first_sequence,
         )
-        self.desk = Recoveries(timing=TIMING, timed=True, ledger=self.ordering)
+        self.recoveries = Recoveries(timing=TIMING, timed=True, tokens=self.ordering)
         self._voice = Voice()
         self._layout = layout
 
     def of_acks(self, *tokens: int) -> list[Recovery]:
         for token in tokens:
-            self.desk.overdue(token, T_E, T_E)
-        return list(self.desk.running.values())
+            self.recoveries.overdue(token, T_E, T_E)
+        return list(self.recoveries.running.values())
 
     def of_messages(self, token: int, first: int, count: int) -> list[Recovery]:
         message = ack(self._layout, token, first, [named(first, count)])
         self.ordering.accept(message, self._voice.say(message))
-        self.desk.acknowledged(token, T_E)
-        return list(self.desk.running.values())
+        self.recoveries.acknowledged(token, T_E)
+        return list(self.recoveries.running.values())
 
     def combined(self, recoveries: list[Recovery], datagram_max: int = 1_400) -> list[Request]:
         return list(combine(recoveries, self.ordering, 0, LAYOUT.number, 5, datagram_max))
 
 
-def asked(recoveries: list[Recovery], *, me: int, heard_through: int) -> dict[int, list[int]]:
-    found = whom_to_ask(recoveries, formations=FormationHistory(LAYOUT), me=me, heard_through=heard_through)
+def asked(recoveries: list[Recovery], *, me: int, highest_ack: int) -> dict[int, list[int]]:
+    found = whom_to_ask(recoveries, formations=FormationHistory(LAYOUT), me=me, highest_ack=highest_ack)
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 
 def test_before_any_later_token_is_heard_the_site_whose_turn_it_is_is_asked() -> None:
-    assert asked(Wants().of_acks(3), me=5, heard_through=2) == {3: [3]}
+    assert asked(Wants().of_acks(3), me=5, highest_ack=2) == {3: [3]}
 
 
 def test_the_latest_token_site_is_asked_first_because_it_holds_everything() -> None:
-    assert asked(Wants().of_acks(1, 2), me=5, heard_through=4) == {4: [1, 2]}
+    assert asked(Wants().of_acks(1, 2), me=5, highest_ack=4) == {4: [1, 2]}
 
 
 def test_each_retry_asks_the_site_before() -> None:
@@ -60,19 +60,19 @@ def test_each_retry_asks_the_site_before() -> None:
     sites = []
     for retries in range(1, 6):
         recovery.ack_retries = retries
-        (site,) = asked([recovery], me=5, heard_through=4)
+        (site,) = asked([recovery], me=5, highest_ack=4)
         sites.append(site)
     assert sites == [4, 3, 2, 4, 3]
 
 
 def test_nobody_asks_itself() -> None:
-    assert asked(Wants().of_acks(2), me=4, heard_through=4) == {3: [2]}
+    assert asked(Wants().of_acks(2), me=4, highest_ack=4) == {3: [2]}
 
 
 def test_no_site_is_asked_for_what_it_is_not_known_to_hold() -> None:
     """A round further, every site has sent a later acknowledgment; more than a round is not looked at."""
     (recovery,) = Wants().of_acks(1)
-    assert asked([recovery], me=5, heard_through=60) == {4: [1]}
+    assert asked([recovery], me=5, highest_ack=60) == {4: [1]}
 
 
 def test_acknowledgments_and_messages_share_one_request() -> None:

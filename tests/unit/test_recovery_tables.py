@@ -14,8 +14,8 @@ ENDS = {State.REFORM, State.COMPLETE}
 
 
 def recovery(*, ack_retries: int = 0, message_retries: int = 0, holds: bool = False) -> Recovery:
-    desk = Recoveries(timing=TIMING, timed=True, ledger=Shelf({E} if holds else set()))
-    subject = Recovery(E, desk)
+    recoveries = Recoveries(timing=TIMING, timed=True, tokens=Shelf({E} if holds else set()))
+    subject = Recovery(E, recoveries)
     subject.ack_retries, subject.message_retries = ack_retries, message_retries
     return subject
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.ring.receiver.repair import Answers, hold_back, request_set
+from fairtape.ring.receiver.repair import RecentAnswers, hold_back, request_set
 from unit.loop_values import TIMING, formation_of
 
 
@@ -35,7 +35,7 @@ def test_it_is_off_unless_asked_for() -> None:
 
 
 def test_an_answer_is_not_repeated_while_it_is_on_its_way() -> None:
-    answers = Answers()
-    assert answers.fresh([b"a", b"b", b"a"], 0, 10 * MILLISECOND) == [b"a", b"b"]
-    assert answers.fresh([b"b", b"c"], 9 * MILLISECOND, 10 * MILLISECOND) == [b"c"]
-    assert answers.fresh([b"a", b"c"], 10 * MILLISECOND, 10 * MILLISECOND) == [b"a"]
+    answers = RecentAnswers()
+    assert answers.unsent([b"a", b"b", b"a"], 0, 10 * MILLISECOND) == [b"a", b"b"]
+    assert answers.unsent([b"b", b"c"], 9 * MILLISECOND, 10 * MILLISECOND) == [b"c"]
+    assert answers.unsent([b"a", b"c"], 10 * MILLISECOND, 10 * MILLISECOND) == [b"a"]

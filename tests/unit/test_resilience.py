@@ -9,7 +9,7 @@ from unit.ring_values import formation
 
 def test_before_anything_is_heard_nothing_is_known() -> None:
     heard = Resilience(FormationHistory(formation(first_token=50, resilience=2)))
-    assert heard.heard_through == 49
+    assert heard.highest_ack == 49
     assert heard.stable_through == heard.known_stable_through == 49
     assert heard.survives_through < 50
 
@@ -17,34 +17,34 @@ def test_before_anything_is_heard_nothing_is_known() -> None:
 def test_the_highest_acknowledgment_counts_whatever_the_order_of_arrival() -> None:
     heard = Resilience(FormationHistory(formation()))
     for token in (3, 1, 7, 2):
-        heard.hear(token)
-    assert heard.heard_through == 7
+        heard.ack_received(token)
+    assert heard.highest_ack == 7
 
 
 def test_one_round_after_the_first_token_all_members_hold_it() -> None:
     heard = Resilience(FormationHistory(formation((1, 2, 3), first_token=50)))
-    heard.hear(51)
+    heard.ack_received(51)
     assert heard.stable_through == 49
-    heard.hear(52)
+    heard.ack_received(52)
     assert heard.stable_through == 50
 
 
 def test_two_rounds_less_one_after_the_first_token_all_members_know_it() -> None:
     heard = Resilience(FormationHistory(formation((1, 2, 3), first_token=50)))
-    heard.hear(53)
+    heard.ack_received(53)
     assert heard.known_stable_through == 49
-    heard.hear(54)
+    heard.ack_received(54)
     assert heard.known_stable_through == 50
 
 
 @pytest.mark.parametrize("resilience", [0, 1, 2])
 def test_a_message_survives_k_failures_once_k_more_tokens_were_heard(resilience: int) -> None:
     heard = Resilience(FormationHistory(formation((1, 2, 3), resilience=resilience)))
-    heard.hear(10)
+    heard.ack_received(10)
     assert heard.survives_through == 10 - resilience
 
 
 def test_in_a_loop_of_one_everything_is_known_at_once() -> None:
     heard = Resilience(FormationHistory(formation((1,))))
-    heard.hear(4)
+    heard.ack_received(4)
     assert heard.stable_through == heard.known_stable_through == heard.survives_through == 4

@@ -28,7 +28,7 @@ def test_an_acknowledgment_k_tokens_later_settles_what_was_kept() -> None:
     assert sending.kept == 2
     acknowledge(sending, 3, 3)
     assert sending.kept == 2  # Ack(3) settles what Ack(1) named
-    sending.heard(5)
+    sending.ack_received(5)
     assert sending.idle
 
 
@@ -120,7 +120,7 @@ def test_a_later_formation_that_knows_it_all_says_so_with_its_first_acknowledgme
     sending.enter(FORMATION + 1, NOW)
     acknowledge(sending, 4, 9)
     assert (sending.kept, sending.in_flight) == (4, 0)
-    sending.heard(10)
+    sending.ack_received(10)
     assert sending.idle
 
 

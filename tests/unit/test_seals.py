@@ -23,7 +23,7 @@ from fairtape.wire.seals import (
     KEY_SIZE,
     MARK_SIZE,
     REPLAY_WINDOW,
-    SEAL_ROOM,
+    SEAL_OVERHEAD,
     Authenticator,
     Keys,
     Marker,
@@ -62,7 +62,7 @@ def flips(datagram: bytes) -> list[bytes]:
 @given(wire.blocks(), bodies, wire.keys)
 def test_a_sealed_block_opens_to_its_body(frame: BlockFrame, body: bytes, key: bytes) -> None:
     datagram = sealed(frame, body, key)
-    assert len(datagram) == len(body) + SEAL_ROOM
+    assert len(datagram) == len(body) + SEAL_OVERHEAD
     assert seal_of(frame, key).open(datagram, frame.first) == body
 
 

@@ -1,7 +1,7 @@
 """The governor of a secondary loop: nobody is fenced, a new layout simply takes over."""
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
+from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY
 from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
@@ -21,10 +21,10 @@ def governor() -> SecondaryLoopCoordinator:
     return governor
 
 
-def hear(governor: SecondaryLoopCoordinator, *sites: int, at: Instant, **changes: object) -> None:
+def receive_report(governor: SecondaryLoopCoordinator, *sites: int, at: Instant, **changes: object) -> None:
     for site in sites:
         given: dict[str, object] = {"loop": 1, "formation": 1}
-        governor.hear(standing_of(site, **(given | changes)), at)
+        governor.receive_report(standing_of(site, **(given | changes)), at)
 
 
 def record(governor: SecondaryLoopCoordinator, now: Instant) -> Formation:
@@ -37,16 +37,18 @@ def record(governor: SecondaryLoopCoordinator, now: Instant) -> Formation:
 def led() -> SecondaryLoopCoordinator:
     """In its first formation, which everybody has entered."""
     loop = governor()
-    hear(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+    receive_report(
+        loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN
+    )
     record(loop, NOW)
-    hear(loop, 2, 5, 6, 7, at=NOW)
+    receive_report(loop, 2, 5, 6, 7, at=NOW)
     loop.outbox.clear()
     return loop
 
 
 def test_the_first_formation_has_the_junction_first() -> None:
     loop = governor()
-    hear(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
+    receive_report(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     first = record(loop, NOW)
     assert (first.members, first.junction, first.loop, first.request_sets) == ((2, 5, 6, 7), 2, 1, 2)
     assert {site for site, message in loop.outbox if isinstance(message, Install)} >= {2, 5, 6, 7}
@@ -54,21 +56,23 @@ def test_the_first_formation_has_the_junction_first() -> None:
 
 def test_it_does_not_wait_for_ever() -> None:
     loop = governor()
-    hear(loop, 6, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
+    receive_report(loop, 6, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     assert loop.proposal is None
-    loop.wake(NOW + FOUNDING_DELAY)
-    assert record(loop, NOW + FOUNDING_DELAY).members == (2, 6)
+    loop.wake(NOW + FIRST_FORMATION_DELAY)
+    assert record(loop, NOW + FIRST_FORMATION_DELAY).members == (2, 6)
 
 
 def test_a_site_that_falls_silent_is_left_out_and_comes_back() -> None:
     loop = led()
     later = NOW + PATIENCE
-    hear(loop, 2, 5, 7, at=later - 1)
+    receive_report(loop, 2, 5, 7, at=later - 1)
     loop.wake(later)
     assert record(loop, later).members == (2, 5, 7)
     soon = later + PATIENCE // 2
-    hear(loop, 2, 5, 7, at=soon, formation=2)
-    hear(loop, 6, at=soon, formation=2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+    receive_report(loop, 2, 5, 7, at=soon, formation=2)
+    receive_report(
+        loop, 6, at=soon, formation=2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN
+    )
     assert record(loop, soon).members == (2, 5, 6, 7)
 
 
@@ -76,33 +80,33 @@ def test_a_junction_that_has_failed_is_replaced_by_a_survivor() -> None:
     """2001 §5.3."""
     loop = led()
     loop.parents = (1, 3)
-    hear(loop, 5, 6, 7, at=SETTLED)
+    receive_report(loop, 5, 6, 7, at=SETTLED)
     assert record(loop, SETTLED).members == (1, 5, 6, 7)
 
 
 def test_whoever_did_not_pass_the_token_on_is_left_out_unless_it_was_just_heard() -> None:
     loop = led()
-    hear(loop, 5, at=SETTLED, suspect=6, suspect_token=30)
+    receive_report(loop, 5, at=SETTLED, suspect=6, suspect_token=30)
     assert record(loop, SETTLED).members == (2, 5, 7)
     recent = led()
-    hear(recent, 6, at=SETTLED)
-    hear(recent, 5, at=SETTLED, suspect=6, suspect_token=30)
+    receive_report(recent, 6, at=SETTLED)
+    receive_report(recent, 5, at=SETTLED, suspect=6, suspect_token=30)
     assert record(recent, SETTLED).members == (2, 5, 6, 7)  # the token begins anew
 
 
 def test_retired_sites_and_those_with_bad_clocks_stay_out() -> None:
     loop = led()
     loop.retired = {7}
-    hear(loop, 6, at=SETTLED, request=MembershipRequest.WITHDRAW)
+    receive_report(loop, 6, at=SETTLED, request=MembershipRequest.WITHDRAW)
     assert record(loop, SETTLED).members == (2, 5)
 
 
 def test_everybody_is_told_until_it_has_entered() -> None:
     loop = led()
     loop.parents = (1, 3)
-    hear(loop, 5, 6, 7, at=SETTLED)
+    receive_report(loop, 5, 6, 7, at=SETTLED)
     record(loop, SETTLED)
     loop.outbox.clear()
-    hear(loop, 5, at=SETTLED, formation=2)
+    receive_report(loop, 5, at=SETTLED, formation=2)
     loop.wake(SETTLED + TIMING.retry_period)
     assert [site for site, _ in loop.outbox] == [1, 6, 7]

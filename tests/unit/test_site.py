@@ -50,7 +50,7 @@ class Seated:
         box = self._boxes.setdefault(
             message.sender, MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
         )
-        self.site.receive(box.govern(message), now)
+        self.site.receive(box.for_membership(message), now)
 
     def install(self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1) -> None:
         layout = encode_formation(formation)
@@ -71,7 +71,7 @@ class Seated:
 
     def lease(self, now: Instant, *, formation: int = 1) -> Instant:
         """Ask for a lease and get it; until when it lasts."""
-        self.site._standing_at = now
+        self.site._report_at = now
         asked = self.standing(now).asked_at
         self.hear(Grant(0, formation, 101, 0, 1, asked, asked, 0, TIMING.lease_period), now)
         assert self.site.receiver is not None
@@ -113,7 +113,7 @@ def test_a_clock_that_is_worse_than_agreed_shortens_the_lease() -> None:
     active.install(FIRST)
     until = active.lease(NOW)
     active.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
-    active.site._timekeeper._exchanges.clear()
+    active.site._clock_estimator._exchanges.clear()
     active.site.wake(NOW + 1)
     assert active.site.receiver is not None
     assert active.site.receiver.lease_until == until - 3 * MILLISECOND

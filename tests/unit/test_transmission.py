@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.sender import transmission as room
-from fairtape.ring.sender.transmission import BACKOFF_MAX, CUT_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
+from fairtape.ring.sender import transmission as size_max
+from fairtape.ring.sender.transmission import BACKOFF_MAX, BURST_BLOCKS_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
 from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
-from fairtape.wire.seals import SEAL_ROOM, Seal
+from fairtape.wire.seals import SEAL_OVERHEAD, Seal
 from unit.ring_values import KEYS, SOURCE, named
 from unit.sending_values import DELAY, NOW, ROUND_TRIP, acknowledge, sender
 
@@ -76,7 +76,7 @@ def test_records_fill_blocks_without_being_looked_at() -> None:
     assert sending.offer_records(records, 64) == 256
     sent = sending.cut(NOW)
     assert b"".join(opened(sent)) == records
-    assert len(sent[0]) == SEAL_ROOM + 2 + 21 * 64  # as many as fit 1,400 bytes
+    assert len(sent[0]) == SEAL_OVERHEAD + 2 + 21 * 64  # as many as fit 1,400 bytes
     assert sending.queued == 0
 
 
@@ -122,7 +122,7 @@ def test_a_message_larger_than_the_window_goes_alone() -> None:
 
 
 def test_there_is_a_limit_to_blocks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "FLIGHT_BLOCKS_MAX", 3)
+    monkeypatch.setattr(size_max, "FLIGHT_BLOCKS_MAX", 3)
     sending = sender()
     sending.offer([bytes(1_300)] * 5)
     assert len(sending.cut(NOW)) == 3
@@ -203,8 +203,8 @@ def test_a_late_token_closes_the_window() -> None:
 
 def test_a_long_queue_leaves_in_steps_so_that_acknowledgments_are_heard_between_them() -> None:
     sending = sender()
-    sending.offer([bytes(1_300)] * (CUT_MAX + 1))
-    assert len(sending.cut(NOW)) == CUT_MAX
+    sending.offer([bytes(1_300)] * (BURST_BLOCKS_MAX + 1))
+    assert len(sending.cut(NOW)) == BURST_BLOCKS_MAX
     assert sending.deadline() <= NOW
     assert len(sending.cut(NOW)) == 1
     assert sending.deadline() == NOW + DELAY
@@ -269,7 +269,7 @@ def test_the_short_cut_gives_what_the_rule_gives(queued: int, size: int, datagra
     window = SendWindow(size=size, minimum=size)
     sending = sender(datagram_max=datagram_max, window=replace(window))
     expected = packet_size(
-        offered=queued + SEAL_ROOM, window=size, available=size, packet_min=PACKET_MIN, packet_max=datagram_max
+        offered=queued + SEAL_OVERHEAD, window=size, available=size, packet_min=PACKET_MIN, packet_max=datagram_max
     )
     sending.offer_records(bytes(50) * (queued // 50 + 1), 50)
     (first, *_) = sending.cut(NOW)

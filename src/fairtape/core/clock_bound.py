@@ -20,13 +20,13 @@ class ClockBoundEstimator:
     def __init__(self) -> None:
         self._exchanges: deque[tuple[Duration, Duration]] = deque(maxlen=EXCHANGES_MAX)  # uncertainty, difference
 
-    def exchanged(self, *, asked_at: Instant, heard_at: Instant, bound: Duration, now: Instant) -> None:
+    def exchanged(self, *, asked_at: Instant, received_at: Instant, bound: Duration, now: Instant) -> None:
         """One round trip; `bound` is that of the other clock."""
         if now < asked_at:  # the clock was set back in between: nothing can be learned from it
             self._exchanges.clear()
             return
         uncertainty = (now - asked_at) // 2 + bound
-        self._exchanges.append((uncertainty, heard_at - (asked_at + now) // 2))
+        self._exchanges.append((uncertainty, received_at - (asked_at + now) // 2))
 
     def bound(self, own: Duration) -> Duration:
         """The error bound of a clock that claims `own`."""

@@ -42,10 +42,10 @@ class LinkFaults:
                 raise ValueError(f"{name} is {getattr(self, name)} ns; it must not be negative")
 
 
-CALM: Final = LinkFaults()
+NO_FAULTS: Final = LinkFaults()
 
 
-def fates(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
+def arrival_delays(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
     """When each copy of one datagram arrives, counted from its departure; empty when it is lost."""
     if link_faults.loss and chance.random() < link_faults.loss:
         return ()

@@ -11,7 +11,7 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
+from fairtape.wire.membership import POSITION, CatchUp, HistoryChunk, chunk_size
 
 # Catching up: what a site missed for longer than the ring repairs, it takes from another site's journal (R_x).
 #
@@ -21,11 +21,11 @@ from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
 
 WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
 ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
-PATIENCE: Final = 3  # questions without any answer before another site is asked
+UNANSWERED_MAX: Final = 3  # questions without any answer before another site is asked
 
 
 @dataclass(slots=True)
-class _Pieces:
+class _PartialEntry:
     """What has come of one entry."""
 
     chunks: int
@@ -37,12 +37,12 @@ class CatchUpReader:
     """Asks for the past, one site after the other, and puts together what comes."""
 
     def __init__(self) -> None:
-        self._pieces: dict[Position, _Pieces] = {}
+        self._partial: dict[Position, _PartialEntry] = {}
         self._expected = 0  # chunks of the present question that have not come
         self._unanswered = 0
-        self._waits = False  # the next entry is known, and may not be taken yet
+        self._deferred = False  # the next entry is known, and may not be taken yet
         self._server = 0
-        self._patience: Duration = 0
+        self._retry_period: Duration = 0
         self.ask_at: Instant = NEVER
 
     def start(self, now: Instant) -> None:
@@ -53,55 +53,55 @@ class CatchUpReader:
     def stop(self) -> None:
         """There is nothing to ask for."""
         self.ask_at = NEVER
-        self._pieces.clear()
+        self._partial.clear()
         self._unanswered = 0
-        self._waits = False
+        self._deferred = False
 
     @property
     def window(self) -> int:
         """How many chunks to ask for: one is enough to hear whether the next entry may be taken by now."""
-        return 1 if self._waits else WINDOW
+        return 1 if self._deferred else WINDOW
 
-    def wait(self, now: Instant) -> None:
+    def defer(self, now: Instant) -> None:
         """The next entry is here and may not be taken yet: ask again, but not at once."""
-        self._waits = True
-        self.ask_at = now + self._patience
+        self._deferred = True
+        self.ask_at = now + self._retry_period
 
-    def go_forward(self, position: Position) -> None:
+    def entry_taken(self, position: Position) -> None:
         """The entry after `position` was taken."""
-        self._waits = False
-        del self._pieces[position]
+        self._deferred = False
+        del self._partial[position]
 
-    def mind_clock(self, now: Instant) -> None:
+    def check_clock(self, now: Instant) -> None:
         """A clock that was set back must not make the reader wait for its old time to come again."""
-        if now + self._patience < self.ask_at < NEVER:
+        if now + self._retry_period < self.ask_at < NEVER:
             self.ask_at = now
 
     def next_server(self, servers: Sequence[NodeId]) -> NodeId:
         """Whom to ask now. One that stays silent, or knows no more than we do, is followed by the next."""
-        if self._unanswered >= PATIENCE:
+        if self._unanswered >= UNANSWERED_MAX:
             self._unanswered = 0
             self._server += 1
         return servers[self._server % len(servers)]
 
-    def asked(self, now: Instant, patience: Duration) -> None:
+    def asked(self, now: Instant, retry_period: Duration) -> None:
         """A question has been sent."""
         self._unanswered += 1
         self._expected = self.window
-        self._patience = patience
-        self.ask_at = now + self._patience
+        self._retry_period = retry_period
+        self.ask_at = now + self._retry_period
 
     def first_missing(self, position: Position) -> int:
         """The first chunk of the entry after `position` that is not here; what came of earlier ones is forgotten.
 
         Where all are here, the last one: whoever sends it again says whether the entry may be taken by now.
         """
-        for passed in [known for known in self._pieces if known < position]:
-            del self._pieces[passed]
-        pieces = self._pieces.get(position)
-        if pieces is None:
+        for passed in [known for known in self._partial if known < position]:
+            del self._partial[passed]
+        partial = self._partial.get(position)
+        if partial is None:
             return 0
-        return next((chunk for chunk in range(pieces.chunks) if chunk not in pieces.held), pieces.chunks - 1)
+        return next((chunk for chunk in range(partial.chunks) if chunk not in partial.held), partial.chunks - 1)
 
     def take(self, past: HistoryChunk, now: Instant) -> None:
         """Keep one chunk.
@@ -109,28 +109,28 @@ class CatchUpReader:
         Sites may hold different entries after one position, while some have not heard of a Break: the latest counts.
         """
         position = Position(past.formation, past.after)
-        if position not in self._pieces and len(self._pieces) >= ENTRIES_MAX:
+        if position not in self._partial and len(self._partial) >= ENTRIES_MAX:
             return
         self._unanswered = 0
-        pieces = self._pieces.get(position)
-        if pieces is None or (pieces.chunks, pieces.check) != (past.chunks, past.check):
-            pieces = self._pieces[position] = _Pieces(past.chunks, past.check)
-        pieces.held[past.chunk] = past.data
+        partial = self._partial.get(position)
+        if partial is None or (partial.chunks, partial.check) != (past.chunks, past.check):
+            partial = self._partial[position] = _PartialEntry(past.chunks, past.check)
+        partial.held[past.chunk] = past.data
         self._expected -= 1
         whole = self._expected <= 0  # then there is no need to wait; and while an answer comes, none to ask again
-        self.ask_at = now if whole else now + self._patience
+        self.ask_at = now if whole else now + self._retry_period
 
-    def go_on(self, now: Instant) -> None:
+    def answer_ended(self, now: Instant) -> None:
         """The answer has ended: ask for what follows it, unless nothing came at all."""
         if self._expected < self.window:
             self.ask_at = now
 
     def entry_after(self, position: Position) -> Entry | None:
         """The entry after `position`, if all of it is here. `Malformed` where it makes no sense."""
-        pieces = self._pieces.get(position)
-        if pieces is None or len(pieces.held) < pieces.chunks:
+        partial = self._partial.get(position)
+        if partial is None or len(partial.held) < partial.chunks:
             return None
-        return decode_entry(b"".join(pieces.held[chunk] for chunk in range(pieces.chunks)))
+        return decode_entry(b"".join(partial.held[chunk] for chunk in range(partial.chunks)))
 
 
 def answer(
@@ -168,7 +168,7 @@ def answer(
         first = 0
     if room and exhausted:
         yield HistoryChunk(
-            question.stripe, formation, me, after, complete, settled, known, 0, 0, PLACE.pack(*journal_end)
+            question.stripe, formation, me, after, complete, settled, known, 0, 0, POSITION.pack(*journal_end)
         )
     elif room:
         yield HistoryChunk(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")
@@ -202,7 +202,7 @@ class CatchUpClient:
             return []
         formation, token = receiver.position
         chunk = self.reader.first_missing(receiver.position)
-        question = self._authenticator.govern(
+        question = self._authenticator.for_membership(
             CatchUp(self._stripe, formation, self._me, token, chunk, self.reader.window)
         )
         self.reader.asked(now, receiver.formation.timing.retry_period)
@@ -233,7 +233,7 @@ class CatchUpClient:
                 receiver.compare(past.complete_through)
             return "outdated"
         if not known:
-            self.reader.go_on(now)
+            self.reader.answer_ended(now)
             return "past"
         if known > latest:
             return "ahead"  # what is held here may have been left behind since: that formation will be told, and then
@@ -253,7 +253,7 @@ class CatchUpClient:
         ours = receiver.journal_end
         if not past.data or past.complete_through < ours.token:
             return False
-        theirs = Position(*PLACE.unpack(past.data))
+        theirs = Position(*POSITION.unpack(past.data))
         if not receiver.verified and theirs < ours and ours.token <= receiver.fixed_through:
             raise Disagreement(theirs.token)
         return True
@@ -266,9 +266,9 @@ class CatchUpClient:
         while (entry := self.reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
             if unsettled and not receiver.active:
-                self.reader.wait(now)
+                self.reader.defer(now)
                 return entry.formation == receiver.position.formation
-            self.reader.go_forward(receiver.position)
+            self.reader.entry_taken(receiver.position)
             receiver.adopt(entry)
             self.adopted += 1
         return False
@@ -284,7 +284,7 @@ class CatchUpServer:
         self._questions: dict[int, CatchUp] = {}
         self._ticket = 0
 
-    def look_up(self, question: CatchUp) -> Fetch | None:
+    def start_read(self, question: CatchUp) -> Fetch | None:
         """What to read; None where too many are being served already."""
         if len(self._questions) >= QUESTIONS_MAX:
             return None
@@ -294,7 +294,7 @@ class CatchUpServer:
         size = 2 * min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
         return Fetch(question.token, question.formation, size, self._ticket)
 
-    def found(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
+    def answer(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
         """The answer, now that the journal was read."""
         question = self._questions.pop(ticket, None)
         if question is None:
@@ -310,4 +310,4 @@ class CatchUpServer:
             journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,
         )
-        return [Send(question.sender, [self._authenticator.govern(chunk) for chunk in chunks])]
+        return [Send(question.sender, [self._authenticator.for_membership(chunk) for chunk in chunks])]

@@ -24,7 +24,7 @@ class MessageAuthenticator:
         self._serial += 1
         return self._authenticator(self._me).prove(encode_control(message, self._serial))
 
-    def govern(self, message: MembershipMessage) -> bytes:
+    def for_membership(self, message: MembershipMessage) -> bytes:
         """The same for a frame of governance."""
         self._serial += 1
         return self._authenticator(self._me).prove(encode_membership(message, self._serial))

@@ -29,7 +29,7 @@ from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
 from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine, whom_to_ask
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
-from fairtape.ring.receiver.repair import Answers, answer, hold_back
+from fairtape.ring.receiver.repair import RecentAnswers, answer, hold_back
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.receiver.token import EventToken, ranges_max, token_for, write_acks
 from fairtape.ring.receiver.tracing import Tracer
@@ -75,11 +75,11 @@ class TraceCalls:
         if self._tracer is not None:
             self._tracer.end_formation(now)
 
-    def heard(self, ack: Ack, now: Instant) -> None:
+    def ack_received(self, ack: Ack, now: Instant) -> None:
         """A part of an acknowledgment came that was not held yet."""
         if self._tracer is None or not self._ordering.whole(ack.token):
             return
-        self._tracer.heard(
+        self._tracer.ack_received(
             ack,
             self._ordering.ranges(ack.token),
             due_at=self._due_at(ack.token),
@@ -141,13 +141,13 @@ class SourceReplies:
         stream = ordering.buffer.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked:
             return ()
-        if now - stream.told_at < formation.timing.retry_period:
+        if now - stream.progress_sent_at < formation.timing.retry_period:
             return ()
         stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
-        stream.told_at = now
-        return (self._tell_progress(stream, settled_through),)
+        stream.progress_sent_at = now
+        return (self._progress(stream, settled_through),)
 
-    def _tell_progress(self, stream: Stream, settled_through: int) -> Send:
+    def _progress(self, stream: Stream, settled_through: int) -> Send:
         ordering = self._ordering
         progress = Progress(
             ordering.stripe,
@@ -174,9 +174,9 @@ class SourceReplies:
             if hole is not None:
                 stream.asked_at = now
                 asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
-            if settled_through is not None and now - stream.told_at >= formation.timing.retry_period:
-                stream.told_at = now
-                asked.append(self._tell_progress(stream, settled_through))
+            if settled_through is not None and now - stream.progress_sent_at >= formation.timing.retry_period:
+                stream.progress_sent_at = now
+                asked.append(self._progress(stream, settled_through))
         return asked
 
     def _to(self, source: NodeId, message: Control) -> Send:
@@ -197,7 +197,7 @@ class RepairRequests:
         self.children: tuple[Formation, ...] = ()  # secondary loops whose members ask this site
         self._me = me
         self._ordering = ordering
-        self._answers = Answers()
+        self._answers = RecentAnswers()
 
     def hold_back(self, token: int) -> Duration:
         """How long this site leaves it to others to ask for a token."""
@@ -208,9 +208,9 @@ class RepairRequests:
         datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
         loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
         if loop is not None and loop.request_sets > 1:
-            fresh = self._answers.fresh(datagrams, now, loop.timing.one_way_max)
+            unsent = self._answers.unsent(datagrams, now, loop.timing.one_way_max)
             channel = LOOP_CHANNEL + loop.loop if loop.loop else Channel.DATA
-            return Multicast(channel, fresh) if fresh else None
+            return Multicast(channel, unsent) if unsent else None
         return Send(request.sender, datagrams) if datagrams else None
 
     @property
@@ -264,7 +264,7 @@ class TokenPassing:
         return [Send(previous, [self._authenticator.for_sites(message)])]
 
 
-class BornTooLate(ValueError):
+class JoinedTooLate(ValueError):
     """A site may only take part in a formation from its first token on.
 
     One that came later, or came back without its memory, could send a second, different Ack(e).
@@ -291,7 +291,7 @@ class Receiver:
     ) -> None:
         assert past is not None or me in formation.members
         if past is None and born_at > formation.starts_at:
-            raise BornTooLate(
+            raise JoinedTooLate(
                 f"site {me} came {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
                 f"{formation.number} had started; it must join a later one"
             )
@@ -322,7 +322,7 @@ class Receiver:
         self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
         self._releases = ReleaseQueue(self._formations, after=past.released_through)
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
-        self._stirred = False  # blocks have come that may complete something
+        self._blocks_pending = False  # blocks have come that may complete something
         self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
         self._begin(formation, born_at)
 
@@ -330,12 +330,15 @@ class Receiver:
         """Start to work in a formation: what belongs to one formation alone is made anew."""
         self._resilience = Resilience(self._formations)
         self._token = token_for(self._formations, self._buffer)
-        self._desk = Recoveries(
-            timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
+        self._recoveries = Recoveries(
+            timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
         )
-        self._desk.hold_back = self.repairs.hold_back
-        self._silence = AckTimeout(
-            formations=self._formations, ordering=self._ordering, resilience=self._resilience, desk=self._desk
+        self._recoveries.hold_back = self.repairs.hold_back
+        self._ack_timeout = AckTimeout(
+            formations=self._formations,
+            ordering=self._ordering,
+            resilience=self._resilience,
+            recoveries=self._recoveries,
         )
         self._timer = None
         self._traces.begin(now)
@@ -363,37 +366,37 @@ class Receiver:
             taken = self._buffer.accept_run(datagrams, position, self._datagram_max)
             if taken:
                 self.counts["block"] += taken
-                self._stir()
+                self._note_blocks()
             else:
                 self.receive(datagrams[position], now)
             position += taken or 1
 
     def wake(self, now: Instant) -> None:
         """Notice silence, end waits, send what has gathered, take the turn, release."""
-        if self._stirred and not self._completes_something(now) and self._formations.latest.timed:
+        if self._blocks_pending and not self._completes_tokens(now) and self._formations.latest.timed:
             deadline = self.deadline()
             if deadline is None or deadline > now:
                 return
         self._timer = None
         if not self._stopped:
-            if self._notices_silence():
-                self._silence.notice(now, self._is_mine)
-            self._desk.wake(now)
+            if self._watches_acks():
+                self._ack_timeout.start_overdue(now, self._is_mine)
+            self._recoveries.wake(now)
             self._repeat_pass(now)
         self._advance(now)
         self._send_requests(now)
 
-    def _completes_something(self, now: Instant) -> bool:
+    def _completes_tokens(self, now: Instant) -> bool:
         """Whether the blocks of this turn complete a token."""
-        self._stirred = False
-        completed = self._desk.messages_arrived(now)
+        self._blocks_pending = False
+        completed = self._recoveries.messages_arrived(now)
         for token in completed:
             self._complete(token, now)
         return bool(completed)
 
     def deadline(self) -> Instant | None:
         """The one timer."""
-        if self._stirred:
+        if self._blocks_pending:
             return 0
         if self._timer is None:
             self._timer = self._earliest()
@@ -408,9 +411,9 @@ class Receiver:
         earliest = self._releases.deadline()
         if self._stopped:
             return earliest
-        earliest = min(earliest, self._desk.deadline(), self._ack_due_at())
-        if self._notices_silence():
-            earliest = min(earliest, self._silence.noticed_at())
+        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at())
+        if self._watches_acks():
+            earliest = min(earliest, self._ack_timeout.deadline())
         if isinstance(self._token, EventToken):
             earliest = min(earliest, self._token.repeat_at())
         return earliest
@@ -423,9 +426,9 @@ class Receiver:
         return self._formations.latest
 
     @property
-    def heard_through(self) -> int:
+    def highest_ack(self) -> int:
         """The highest token of which an acknowledgment was heard."""
-        return self._resilience.heard_through
+        return self._resilience.highest_ack
 
     @property
     def complete_through(self) -> int:
@@ -466,17 +469,17 @@ class Receiver:
             raise Malformed("another stripe, or longer than agreed")
         outcome = self._buffer.accept(frame, datagram)
         if outcome != "block":
-            self._look_into(outcome, frame, datagram, now)
+            self._respond_to_block(outcome, frame, datagram, now)
         self.counts[outcome] += 1
         if outcome in ("block", "ahead"):
-            self._stir()
+            self._note_blocks()
 
-    def _stir(self) -> None:
+    def _note_blocks(self) -> None:
         """A turn brings many blocks: what they complete is looked at once, in the wake that ends it."""
-        if self._desk.running or not self._formations.latest.timed:
-            self._stirred = True
+        if self._recoveries.running or not self._formations.latest.timed:
+            self._blocks_pending = True
 
-    def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
+    def _respond_to_block(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
         if outcome == "duplicate" and self._is_token_site(now):
             settled_through = self._resilience.survives_through
             self._effects += self._sources.answer_duplicate(frame, datagram, settled_through, now)
@@ -491,7 +494,7 @@ class Receiver:
 
     def _ask_for_holes(self, now: Instant) -> None:
         if self._buffer.has_holes and self._turn_is_near():
-            asked = self._sources.ask_for_holes(now, self._told_with_holes())
+            asked = self._sources.ask_for_holes(now, self._settled_for_sources())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 
@@ -500,7 +503,7 @@ class Receiver:
         formation = self._formations.of(token)
         if not formation.timed:
             return self._token.held is not None
-        return self._sits_in(formation) and formation.is_near(self.me, token)
+        return self._is_active_in(formation) and formation.is_near(self.me, token)
 
     # Control.
 
@@ -535,7 +538,7 @@ class Receiver:
         outcome = self._ordering.accept(ack, datagram)
         self.counts[outcome] += 1
         if outcome == "ack":
-            self._traces.heard(ack, now)
+            self._traces.ack_received(ack, now)
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
@@ -547,17 +550,17 @@ class Receiver:
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
     def _heard(self, token: int, now: Instant) -> None:
-        if token > self._resilience.heard_through:
-            self._resilience.hear(token)
-            self._silence.heard(now, own=self._is_mine(token))
+        if token > self._resilience.highest_ack:
+            self._resilience.ack_received(token)
+            self._ack_timeout.ack_received(now, own=self._is_mine(token))
         if self._stopped:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
-            self._silence.notice_overtaken(now)
+            self._ack_timeout.start_overtaken(now)
         if not self._ordering.whole(token) or self._came_too_late(token, now):
             return
-        if self._desk.acknowledged(token, now):
+        if self._recoveries.acknowledged(token, now):
             self._complete(token, now)
 
     def _complete(self, token: int, now: Instant) -> None:
@@ -568,13 +571,13 @@ class Receiver:
         """Whether there is no time left to ask for the messages that an acknowledgment names."""
         if not self._formations.of(token).timed or self._ordering.holds_messages(token):
             return False
-        return self._notices_silence() and self._silence.outwaited(token, now)
+        return self._watches_acks() and self._ack_timeout.waits_exhausted(token, now)
 
     # The order.
 
     def _advance(self, now: Instant) -> None:
         """Take complete tokens into the order, take the turn when it has come, release what is due."""
-        for token in self._desk.take_failed():
+        for token in self._recoveries.take_failed():
             reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
             self._declare(self._formations.holder(token), token, reason, now)
         while self._take_next(now) or self._send_ack(now):
@@ -610,7 +613,7 @@ class Receiver:
             self._effects += self._passing.confirm(token - 1)
 
     def _ack_due_at(self) -> Instant:
-        if self._releases.lapsed:
+        if self._releases.lease_expired:
             return NEVER
         due_at = self._token.due_at(flush=not self._formations.latest.timed and self._releases.waits_for_others)
         return due_at if due_at < self._releases.lease_until else NEVER
@@ -647,7 +650,7 @@ class Receiver:
     # Recovery.
 
     def _send_requests(self, now: Instant) -> None:
-        wanted = self._desk.wants(now)
+        wanted = self._recoveries.wants(now)
         if not wanted:
             return
         for site, recoveries in self._whom_to_ask(wanted).items():
@@ -664,7 +667,7 @@ class Receiver:
             return
         self.reforming = Report(suspect, token, reason, now)
         self._effects.append(self.reforming)
-        self._desk.stop()
+        self._recoveries.stop()
 
     # The event-driven token (RMP).
 
@@ -689,9 +692,9 @@ class Receiver:
     def _is_mine(self, token: int) -> bool:
         """Whether it is this site's turn to send Ack(token)."""
         formation = self._formations.of(token)
-        return formation.holder(token) == self.me and self._sits_in(formation)
+        return formation.holder(token) == self.me and self._is_active_in(formation)
 
-    def _sits_in(self, formation: Formation) -> bool:
+    def _is_active_in(self, formation: Formation) -> bool:
         """Whether this site takes its turns in a formation."""
         return self.me in formation.members
 
@@ -703,11 +706,11 @@ class Receiver:
         """Whether this site may acknowledge at its turn."""
         return True
 
-    def _notices_silence(self) -> bool:
+    def _watches_acks(self) -> bool:
         """Whether a late token is this site's concern."""
         return True
 
-    def _told_with_holes(self) -> int | None:
+    def _settled_for_sources(self) -> int | None:
         """Up to which token a source that is asked for a hole is told what is settled."""
 
     def _needed_through(self) -> int:
@@ -715,7 +718,7 @@ class Receiver:
         return self._ordering.complete_through
 
     def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        return whom_to_ask(wanted, formations=self._formations, me=self.me, heard_through=self.heard_through)
+        return whom_to_ask(wanted, formations=self._formations, me=self.me, highest_ack=self.highest_ack)
 
     def _append(self, ordered: Ordered) -> None:
         """Into the journal, and into the queue of releases."""

@@ -56,14 +56,14 @@ class ReconfigurableReceiver(Receiver):
     ) -> None:
         self.parent: NodeId | None = None  # whom to ask while not seated
         self.needed_after: int | None = None  # those who ask this site may still miss what comes after this token
-        self._seats = {formation.number} if active else set()  # formations in which this site takes its turns
+        self._active_in = {formation.number} if active else set()  # formations in which this site takes its turns
         self._fenced = False
         self._holds_back_at: int | None = None  # the first token of a formation that is about to take over
-        self._lost_at = 0  # the highest token that could not be recovered from the parent
-        self._adrift = False  # so far behind that what the ring sends now would only pile up
-        self._level = False  # since it came, it has once held all that another site held: the ring repairs the rest
-        self._turned = self._reached = past.number  # the formation of the last entry, and of the last token
-        self._noted: FormationChange | None = None  # a formation whose first messages are still to come
+        self._unrecovered_token = 0  # the highest token that could not be recovered from the parent
+        self._far_behind = False  # so far behind that what the ring sends now would only pile up
+        self._caught_up = False  # since it came, it has once held all that another site held: the ring repairs the rest
+        self._noted_number = self._reached = past.number  # the formation of the last entry, and of the last token
+        self._pending_change: FormationChange | None = None  # a formation whose first messages are still to come
         self._unverified = past.token > 0 and past.number != formation.number and formation.keeper != me
         self.journal_end = Position(past.number, past.token)  # the place of the last entry that has messages
         super().__init__(
@@ -87,12 +87,12 @@ class ReconfigurableReceiver(Receiver):
     @property
     def active(self) -> bool:
         """Whether this site takes its turns in the latest formation."""
-        return self.formation.number in self._seats
+        return self.formation.number in self._active_in
 
     @property
     def has_turns(self) -> bool:
         """Whether it may still take one, be it in a formation that another one is about to take over from."""
-        return self.active or self._sits_in(self._formations.of(self.complete_through + 1))
+        return self.active or self._is_active_in(self._formations.of(self.complete_through + 1))
 
     @property
     def fenced(self) -> bool:
@@ -102,13 +102,13 @@ class ReconfigurableReceiver(Receiver):
     @property
     def stranded(self) -> bool:
         """Whether the ring cannot repair what is missing here: the past must come from another site's journal."""
-        behind = self.complete_through < max(self.fixed_through, self._lost_at)
-        return self._unverified or behind or not (self._level or self.active)
+        behind = self.complete_through < max(self.fixed_through, self._unrecovered_token)
+        return self._unverified or behind or not (self._caught_up or self.active)
 
     @property
-    def adrift(self) -> bool:
+    def far_behind(self) -> bool:
         """Whether it is so far behind that what the ring sends now is of no use: the past will bring that, too."""
-        return self._adrift and self.stranded
+        return self._far_behind and self.stranded
 
     @property
     def verified(self) -> bool:
@@ -123,7 +123,10 @@ class ReconfigurableReceiver(Receiver):
     @property
     def position(self) -> Position:
         """Where this site stands in the order, as its journal counts: the last formation noted, the last token."""
-        return Position(self._noted.formation if self._noted is not None else self._turned, self.complete_through)
+        return Position(
+            self._pending_change.formation if self._pending_change is not None else self._noted_number,
+            self.complete_through,
+        )
 
     @property
     def survives_through(self) -> int:
@@ -137,17 +140,17 @@ class ReconfigurableReceiver(Receiver):
 
     # What a reformation server decides.
 
-    def mind_clock(self, now: Instant) -> None:
+    def check_clock(self, now: Instant) -> None:
         """A clock that may be worse than agreed shortens the lease, and as long as it is nothing is released."""
-        doubt = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
-        if self._releases.doubt_clock(doubt, now):
+        excess = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
+        if self._releases.set_clock_excess(excess, now):
             self._timer = None
 
     def fence(self) -> None:
         """Stop taking part: the site answers for what is complete now (decision 21, Where a formation resumes)."""
         self._fenced = True
         self._timer = None
-        self._desk.stop()
+        self._recoveries.stop()
 
     def hold_back_at(self, token: int | None) -> None:
         """Take no turn from this token on: another formation is about to take over there."""
@@ -165,14 +168,14 @@ class ReconfigurableReceiver(Receiver):
             return False
         return beyond < 0 or formation.first_sequence in (0, self.next_sequence)
 
-    def relieve(self, formation: Formation, now: Instant, *, active: bool) -> None:
+    def take_over(self, formation: Formation, now: Instant, *, active: bool) -> None:
         """From a token to come on, this formation takes over, without a stop."""
         self._timer = None
-        self._formations.relieve(formation)
+        self._formations.take_over(formation)
         if active:
-            self._seats.add(formation.number)
+            self._active_in.add(formation.number)
         self._holds_back_at = None
-        self._desk.timing = formation.timing
+        self._recoveries.timing = formation.timing
         self._accept_token_if_mine(now)
         self._advance(now)
 
@@ -182,15 +185,15 @@ class ReconfigurableReceiver(Receiver):
         follows_on = formation.number == self.formation.number + 1 and not self._unverified
         self._unverified = not follows_on and formation.keeper != self.me
         self._releases.unverified = self._unverified
-        self._level = self._level and not self._unverified
+        self._caught_up = self._caught_up and not self._unverified
         self._ordering.forget_unordered()
         self._ordering.drop_through(self.complete_through)
         self._formations.restart(formation)
-        self._seats = {formation.number} if active else set()
+        self._active_in = {formation.number} if active else set()
         self._fenced = False
         self._holds_back_at = None
         self.reforming = None
-        self._lost_at = 0
+        self._unrecovered_token = 0
         survives_through = self._resilience.survives_through
         if self._reached < formation.number:
             survives_through = min(survives_through, formation.first_token - 1)
@@ -204,7 +207,7 @@ class ReconfigurableReceiver(Receiver):
 
         A journal tells of no empty token, so one that was restarted could not know it otherwise, nor those who ask it.
         """
-        if self._unverified or self._noted is not None or self.complete_through >= self.fixed_through:
+        if self._unverified or self._pending_change is not None or self.complete_through >= self.fixed_through:
             return
         if self.next_sequence == self._formations.of(self._formations.begins_at).first_sequence:
             self.catch_up_to(self.fixed_through, 0, now)
@@ -219,13 +222,13 @@ class ReconfigurableReceiver(Receiver):
 
     def compare(self, complete_through: int) -> None:
         """Another site holds everything up to this token: whoever holds as much, however it came, is level with it."""
-        adrift, self._adrift = self._adrift, complete_through - self.complete_through > NEAR_TOKENS_MAX
-        if self._adrift and not adrift:
+        far_behind, self._far_behind = self._far_behind, complete_through - self.complete_through > NEAR_TOKENS_MAX
+        if self._far_behind and not far_behind:
             self._ordering.forget_unordered()
             self._buffer.forget_unordered()
-            self._desk.stop()
+            self._recoveries.stop()
         if not self._unverified and self._ordering.holds_all_through(complete_through):
-            self._level = True
+            self._caught_up = True
             self._timer = None
 
     def adopt(self, entry: Entry) -> None:
@@ -247,7 +250,7 @@ class ReconfigurableReceiver(Receiver):
         if entry.sequence != self.next_sequence:
             raise Malformed("an entry that does not continue the order")
         self._ordering.adopt(entry)
-        self._desk.forget_through(entry.token)
+        self._recoveries.forget_through(entry.token)
         self._append(entry)
 
     def _adopt_formation(self, change: FormationChange) -> None:
@@ -261,11 +264,11 @@ class ReconfigurableReceiver(Receiver):
             raise Disagreement(self.journal_end.token - 1)
         if change.sequence != self.next_sequence:
             raise Malformed("a formation that does not continue the order")
-        self._noted = change
+        self._pending_change = change
         self._ordering.advance_to(change.token - 1)
-        self._desk.forget_through(change.token - 1)
+        self._recoveries.forget_through(change.token - 1)
 
-    def reclaim(self, ordered: Ordered) -> None:
+    def restore_unreleased(self, ordered: Ordered) -> None:
         """The journal has it, but it was never released: the site stopped in between."""
         self._releases.complete(ordered)
 
@@ -278,19 +281,19 @@ class ReconfigurableReceiver(Receiver):
         if token > self.complete_through:
             self._reached = max(self._reached, known)
         self._ordering.advance_to(token)
-        self._desk.forget_through(token)
+        self._recoveries.forget_through(token)
         self._resilience.learn(min(survives_through, token))
-        if 0 < self._lost_at <= self.complete_through:
+        if 0 < self._unrecovered_token <= self.complete_through:
             self._recover_again(now)
         self._accept_token_if_mine(now)
         self._advance(now)
 
     def _recover_again(self, now: Instant) -> None:
         """The past has brought this site near enough for the ring to repair the rest."""
-        self._lost_at = 0
-        self._silence.notice_again()
+        self._unrecovered_token = 0
+        self._ack_timeout.restart()
         for token in self._ordering.waiting():
-            if self._desk.acknowledged(token, now):
+            if self._recoveries.acknowledged(token, now):
                 self._complete(token, now)
 
     # What differs from a receiver of one formation.
@@ -303,23 +306,23 @@ class ReconfigurableReceiver(Receiver):
         """One that may have been left behind by the others speaks for nobody."""
         return not self.stranded and super()._is_token_site(now)
 
-    def _sits_in(self, formation: Formation) -> bool:
-        return formation.number in self._seats
+    def _is_active_in(self, formation: Formation) -> bool:
+        return formation.number in self._active_in
 
     def _may_order(self, token: int) -> bool:
         """Only what follows the order of the others; and one whom nobody asks takes only what cannot be taken back."""
         if self._unverified:
             return False
-        counts = self.active or self._sits_in(self._formations.of(token))
+        counts = self.active or self._is_active_in(self._formations.of(token))
         return counts or token <= self._resilience.survives_through
 
     def _may_take_turn(self, token: int) -> bool:
         return self._may_order(token) and (self._holds_back_at is None or token < self._holds_back_at)
 
-    def _notices_silence(self) -> bool:
+    def _watches_acks(self) -> bool:
         return self.active or not self.stranded
 
-    def _told_with_holes(self) -> int | None:
+    def _settled_for_sources(self) -> int | None:
         """After a Break a hole may be one that its source has forgotten: only the order can tell it so."""
         return None if self._token.held is None else self._resilience.survives_through
 
@@ -337,24 +340,24 @@ class ReconfigurableReceiver(Receiver):
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """One that takes no turns, or cannot trust its clock, accuses nobody: the past will tell."""
-        if self.active and not self._releases.doubtful:
+        if self.active and not self._releases.clock_untrusted:
             super()._declare(suspect, token, reason, now)
         elif not self._stopped:
-            self._level = False
-            self._lost_at = max(self._lost_at, token)
-            self._desk.stop()
+            self._caught_up = False
+            self._unrecovered_token = max(self._unrecovered_token, token)
+            self._recoveries.stop()
 
     def _append(self, ordered: Ordered) -> None:
         """Before the first messages of a formation, the formation."""
         self._reached = ordered.formation
-        if ordered.count and ordered.formation != self._turned:
-            self._turn(ordered)
+        if ordered.count and ordered.formation != self._noted_number:
+            self._append_change(ordered)
         if ordered.count:
             self.journal_end = Position(ordered.formation, ordered.token)
         super()._append(ordered)
 
-    def _turn(self, first: Ordered) -> None:
-        change, self._noted = self._noted, None
+    def _append_change(self, first: Ordered) -> None:
+        change, self._pending_change = self._pending_change, None
         if change is None or change.formation != first.formation:
             formation = self._formations.of(first.token)
             change = FormationChange(
@@ -367,5 +370,5 @@ class ReconfigurableReceiver(Receiver):
                 installed_at=formation.starts_at,
             )
         assert change.formation == first.formation
-        self._turned = change.formation
+        self._noted_number = change.formation
         self._effects.append(AppendFormation(change))

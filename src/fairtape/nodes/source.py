@@ -48,10 +48,12 @@ class Source:
         self.me = me
         self.incarnation = incarnation
         self.counts: Counter[str] = Counter()
-        self.forsaken = False  # the order has lost what was settled: nothing of this incarnation will ever follow it
+        self.must_restart = (
+            False  # the order has lost what was settled: nothing of this incarnation will ever follow it
+        )
         self._stripe = stripe
         self._effects: list[Effect] = []
-        self._name = range_key(me, incarnation)
+        self._range_key = range_key(me, incarnation)
         self._marker = Marker(keys.sources[me], stripe=stripe)
         self._authenticator = Authenticator(keys.sources[me])
         self._windows: dict[NodeId, ReplayWindow] = {}
@@ -72,13 +74,13 @@ class Source:
 
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:
         """Send these messages, in this order; how many were taken. A full queue takes fewer, or none."""
-        taken = 0 if self.forsaken else self._transmission.offer(messages)
+        taken = 0 if self.must_restart else self._transmission.offer(messages)
         self._pump(now)
         return taken
 
     def publish_records(self, records: bytes, record_size: int, now: Instant) -> int:
         """Send back-to-back records of one size; how many were taken: all, or none when the queue is full."""
-        taken = 0 if self.forsaken else self._transmission.offer_records(records, record_size)
+        taken = 0 if self.must_restart else self._transmission.offer_records(records, record_size)
         self._pump(now)
         return taken
 
@@ -98,7 +100,7 @@ class Source:
 
     def wake(self, now: Instant) -> None:
         """Repeat what is overdue, ask what is settled, send what the pace held back."""
-        if self.forsaken:
+        if self.must_restart:
             return
         self._multicast(self._transmission.overdue(now), "resent")
         self._multicast(self._transmission.probe(now), "probes")
@@ -106,7 +108,7 @@ class Source:
 
     def deadline(self) -> Instant | None:
         """The one timer."""
-        earliest = NEVER if self.forsaken else self._transmission.deadline()
+        earliest = NEVER if self.must_restart else self._transmission.deadline()
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
@@ -156,7 +158,7 @@ class Source:
     def _receive(self, datagram: bytes, now: Instant) -> None:
         if is_block(datagram):
             raise Malformed("not for a source")
-        if kind_of(datagram) is Kind.ACK and self._name not in datagram:
+        if kind_of(datagram) is Kind.ACK and self._range_key not in datagram:
             self.counts["acks_of_others"] += 1  # nearly all are, where there are many sources: no need to read them
             return
         message = decode_control(datagram)
@@ -166,7 +168,7 @@ class Source:
             case Ack():
                 outcome = self._receive_ack(message, now)
             case Hole() | Progress():
-                outcome = self._verdict(message.sender, datagram) or self._receive_word(message, now)
+                outcome = self._verdict(message.sender, datagram) or self._receive_hole_or_progress(message, now)
             case _:
                 raise Malformed("not for a source")
         self.counts[outcome] += 1
@@ -185,7 +187,7 @@ class Source:
         if not self._transmission.enter(ack.formation, now):
             return "outdated"
         self._transmission.acknowledged(through, ack.token, now, behind=ack.behind)
-        self._transmission.heard(ack.token)
+        self._transmission.ack_received(ack.token)
         self._pump(now)
         return "acks"
 
@@ -199,7 +201,7 @@ class Source:
             return "replayed"
         return None
 
-    def _receive_word(self, message: Hole | Progress, now: Instant) -> str:
+    def _receive_hole_or_progress(self, message: Hole | Progress, now: Instant) -> str:
         concerned = message.missing[:2] if isinstance(message, Hole) else (self.me, message.incarnation)
         if concerned != (self.me, self.incarnation):
             return "other_incarnation"
@@ -209,7 +211,7 @@ class Source:
             self._multicast(self._transmission.missing(message.missing, now), "resent")
             return "holes"
         if self._transmission.is_contradicted(message.next, message.token):
-            self._forsake()
+            self._stop_for_good()
             return "progress"
         # The site of that token may have been in an earlier formation: the ones that count come after it.
         self._transmission.acknowledged(message.next - 1, message.token + 1, now, behind=False)
@@ -217,9 +219,9 @@ class Source:
         self._pump(now)
         return "progress"
 
-    def _forsake(self) -> None:
-        if not self.forsaken:
-            self.forsaken = True
+    def _stop_for_good(self) -> None:
+        if not self.must_restart:
+            self.must_restart = True
             self._effects.append(
                 Notice(
                     f"source {self.me} must begin again: the order has lost, by a Break, messages before number "
@@ -228,7 +230,7 @@ class Source:
             )
 
     def _pump(self, now: Instant) -> None:
-        if self.forsaken:
+        if self.must_restart:
             return
         self._multicast(self._transmission.cut(now), "blocks")
 

@@ -168,7 +168,7 @@ class ClusterCheckers(Observer):
         for node in realm.plan.reformers:
             server = realm.world.machine(node)
             assert isinstance(server, Reformer)
-            for ruling in server.primary.rulings:
+            for ruling in server.primary.decisions:
                 if ruling.formation.first_sequence and ruling.formation.number > 1:
                     yield "reform", ruling.decided_at - ruling.began_at
                     began = [self._crashed_at[site] for site in ruling.silent if site in self._crashed_at]

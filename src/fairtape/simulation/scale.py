@@ -289,7 +289,7 @@ class ScaledLoops:
         self._tell(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
 
     def _tell(self, node: NodeId, message: MembershipMessage) -> None:
-        self.world.inject(node, self._authenticator.govern(message))
+        self.world.inject(node, self._authenticator.for_membership(message))
 
     def _publish(self, source: Source, message: bytes) -> None:
         def offer(now: Instant) -> None:

@@ -35,19 +35,19 @@ def pack_records(records: bytes, size: int) -> bytes:
     return _SIZE.pack(size) + records
 
 
-def fits(messages: Sequence[bytes], room: int) -> int:
+def fitting_count(messages: Sequence[bytes], size_max: int) -> int:
     """How many of these messages, from the first on, fit a body of `room` bytes in the table layout; 0 if none does."""
     used = _SIZE.size
     for position, message in enumerate(messages):
         used += _SIZE.size + len(message)
-        if used > room or position == COUNT_MAX:
+        if used > size_max or position == COUNT_MAX:
             return position
     return len(messages)
 
 
-def records_room(room: int, size: int) -> int:
+def records_max(size_max: int, size: int) -> int:
     """How many records of one size fit a body of `room` bytes."""
-    return min((room - _SIZE.size) // size, COUNT_MAX)
+    return min((size_max - _SIZE.size) // size, COUNT_MAX)
 
 
 def records_size(count: int, size: int) -> int:
@@ -55,14 +55,14 @@ def records_size(count: int, size: int) -> int:
     return _SIZE.size + count * size
 
 
-def message_room(room: int) -> int:
+def message_max(size_max: int) -> int:
     """The longest message that a body of `room` bytes holds unfragmented."""
-    return room - 2 * _SIZE.size
+    return size_max - 2 * _SIZE.size
 
 
-def split_message(message: bytes, room: int) -> Iterator[bytes]:
+def split_message(message: bytes, size_max: int) -> Iterator[bytes]:
     """The bodies of the fragments of a long message."""
-    step = room - _FRAGMENT.size
+    step = size_max - _FRAGMENT.size
     for offset in range(0, len(message), step):
         yield _FRAGMENT.pack(len(message), offset) + message[offset : offset + step]
 

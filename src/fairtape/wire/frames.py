@@ -52,14 +52,14 @@ class Kind(IntEnum):
     PROGRESS = 5  # token site -> source: you are acknowledged up to here
     TOKEN_ACK = 6  # RMP only, site -> site: I have the token and nothing to acknowledge
     # The following are in fairtape.wire.membership.
-    STANDING = 7  # site -> reformation server: how I stand, and a lease, please
+    SITE_REPORT = 7  # site -> reformation server: how I stand, and a lease, please
     GRANT = 8  # reformation server -> site: a lease
     FENCE = 9  # reformation server -> member: do nothing more in this formation
     INSTALL = 10  # reformation server -> site: a formation
     CATCH_UP = 11  # site -> site: what follows this token?
-    PAST = 12  # site -> site: a piece of what follows
+    HISTORY_CHUNK = 12  # site -> site: a piece of what follows
     LOOP_TOKEN = 13  # site -> secondary loop: I hold everything up to this token
-    ORDER = 14  # operator -> reformation server
+    OPERATOR_COMMAND = 14  # operator -> reformation server
 
 
 class Flag(IntEnum):

@@ -27,15 +27,15 @@ from fairtape.wire.frames import (
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation: an Install always fits a datagram
 CHUNKS_MAX: Final = 1 << 20  # of one entry of the past
 
-_STANDING: Final = struct.Struct(">HBBIIQQQQQQIQB")
+_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQB")
 _GRANT: Final = struct.Struct(">HQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QB")
 _CATCH_UP: Final = struct.Struct(">QIH")
-PLACE: Final = struct.Struct(">IQ")  # a formation and a token
-_PAST: Final = struct.Struct(">QQQIIII")
+POSITION: Final = struct.Struct(">IQ")  # a formation and a token
+_HISTORY_CHUNK: Final = struct.Struct(">QQQIIII")
 _LOOP_TOKEN: Final = struct.Struct(">HQ")
-_ORDER: Final = struct.Struct(">BI")
+_OPERATOR_COMMAND: Final = struct.Struct(">BI")
 
 
 class MembershipState(IntEnum):
@@ -98,7 +98,7 @@ class Grant:
     loop: int
     term: int
     asked_at: int  # as the site said
-    heard_at: int  # by the clock of X_R
+    received_at: int  # by the clock of X_R
     clock_bound: int  # of X_R
     lease_period: int
 
@@ -182,7 +182,16 @@ MembershipMessage: TypeAlias = (
 )
 
 KINDS: Final = frozenset(
-    (Kind.STANDING, Kind.GRANT, Kind.FENCE, Kind.INSTALL, Kind.CATCH_UP, Kind.PAST, Kind.LOOP_TOKEN, Kind.ORDER)
+    (
+        Kind.SITE_REPORT,
+        Kind.GRANT,
+        Kind.FENCE,
+        Kind.INSTALL,
+        Kind.CATCH_UP,
+        Kind.HISTORY_CHUNK,
+        Kind.LOOP_TOKEN,
+        Kind.OPERATOR_COMMAND,
+    )
 )
 
 
@@ -193,7 +202,7 @@ def is_membership(datagram: bytes) -> bool:
 
 def chunk_size(datagram_max: int) -> int:
     """How much of the past one datagram carries."""
-    return datagram_max - CONTROL_SIZE - _PAST.size - TAG_SIZE
+    return datagram_max - CONTROL_SIZE - _HISTORY_CHUNK.size - TAG_SIZE
 
 
 def encode_membership(message: MembershipMessage, serial: int) -> bytes:
@@ -206,14 +215,14 @@ def encode_membership(message: MembershipMessage, serial: int) -> bytes:
 def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
     match message:
         case SiteReport():
-            return Kind.STANDING, _STANDING.pack(
+            return Kind.SITE_REPORT, _SITE_REPORT.pack(
                 message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
                 message.asked_at, message.clock_bound, message.complete_through, message.sequence,
                 message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(
-                message.loop, message.term, message.asked_at, message.heard_at, message.clock_bound,
+                message.loop, message.term, message.asked_at, message.received_at, message.clock_bound,
                 message.lease_period,
             )  # fmt: skip
         case Fence():
@@ -223,7 +232,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
         case CatchUp():
             return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
         case HistoryChunk():
-            return Kind.PAST, _PAST.pack(
+            return Kind.HISTORY_CHUNK, _HISTORY_CHUNK.pack(
                 message.after,
                 message.complete_through,
                 message.settled_through,
@@ -235,7 +244,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
         case LoopToken():
             return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
         case OperatorCommand():
-            return Kind.ORDER, _ORDER.pack(message.verb, message.site)
+            return Kind.OPERATOR_COMMAND, _OPERATOR_COMMAND.pack(message.verb, message.site)
 
 
 def decode_membership(datagram: bytes) -> MembershipMessage:
@@ -287,13 +296,13 @@ def _decode_loop_token(stripe: int, formation: int, sender: NodeId, body: bytes)
     return LoopToken(stripe, formation, sender, loop, token)
 
 
-def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> OperatorCommand:
-    verb, site = _ORDER.unpack(body)
+def _decode_operator_command(stripe: int, formation: int, sender: NodeId, body: bytes) -> OperatorCommand:
+    verb, site = _OPERATOR_COMMAND.unpack(body)
     return OperatorCommand(stripe, formation, sender, OperatorVerb(verb), site)
 
 
-def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
-    loop, membership_state, request, *numbers = _checked(_STANDING.unpack(body))
+def _decode_site_report(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
+    loop, membership_state, request, *numbers = _checked(_SITE_REPORT.unpack(body))
     report = SiteReport(
         stripe, formation, sender, loop, MembershipState(membership_state), MembershipRequest(request), *numbers
     )
@@ -302,10 +311,10 @@ def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -
     return report
 
 
-def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
-    after, complete, settled, known, chunk, chunks, check = _checked(_PAST.unpack_from(body))
-    data = body[_PAST.size :]
-    if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, PLACE.size)):
+def _decode_history_chunk(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
+    after, complete, settled, known, chunk, chunks, check = _checked(_HISTORY_CHUNK.unpack_from(body))
+    data = body[_HISTORY_CHUNK.size :]
+    if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, POSITION.size)):
         raise Malformed("chunks out of bounds")
     return HistoryChunk(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
 
@@ -318,13 +327,13 @@ def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 _DECODERS: Final[Mapping[int, Callable[[int, int, NodeId, bytes], MembershipMessage]]] = MappingProxyType(
     {
-        Kind.STANDING: _decode_standing,
+        Kind.SITE_REPORT: _decode_site_report,
         Kind.GRANT: _decode_grant,
         Kind.FENCE: _decode_fence,
         Kind.INSTALL: _decode_install,
         Kind.CATCH_UP: _decode_catch_up,
-        Kind.PAST: _decode_past,
+        Kind.HISTORY_CHUNK: _decode_history_chunk,
         Kind.LOOP_TOKEN: _decode_loop_token,
-        Kind.ORDER: _decode_order,
+        Kind.OPERATOR_COMMAND: _decode_operator_command,
     }
 )

@@ -21,7 +21,7 @@ from fairtape.wire.frames import BLOCK_HEADER, TAG_SIZE, Malformed, NodeId, Rang
 KEY_SIZE: Final = 32
 MARK_SIZE: Final = 8
 REPLAY_WINDOW: Final = 4_096
-SEAL_ROOM: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to its body
+SEAL_OVERHEAD: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to its body
 
 _NONCE: Final = struct.Struct(">IQ")
 _HEADER_SIZE: Final = BLOCK_HEADER.size

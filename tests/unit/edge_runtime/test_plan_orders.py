@@ -53,14 +53,14 @@ def test_a_plan_that_is_ordered_comes_with_a_formation_that_takes_over_and_stays
     number = governor.formation.number + 1
     now = NOW + MILLISECOND
     for site in (1, 2, 3):
-        governor.hear(replace(standing_of(site), prepared=number), now)
+        governor.receive_report(replace(standing_of(site), prepared=number), now)
     assert governor.proposal is not None
     governor.recorded(governor.proposal, now)
     assert governor.formation.plan == 1 << 16
     # The same order again changes nothing, and neither does a leader that comes after it.
     for site in (1, 2, 3):
         standing = standing_of(site)
-        governor.hear(
+        governor.receive_report(
             replace(standing, formation=number, complete_through=governor.formation.first_token, prepared=0), now
         )
     governor.outbox.clear()

@@ -34,7 +34,7 @@ def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     give_up_at = time.monotonic() + PATIENCE
     try:
         while time.monotonic() < give_up_at:
-            order = authenticator.govern(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
+            order = authenticator.for_membership(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
             for reformer in deployment.reformers:
                 transport.send(reformer.number, [order])
             time.sleep(REPEAT_PERIOD)

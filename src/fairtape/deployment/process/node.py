@@ -279,7 +279,7 @@ def _herald(
 
 def _serves(site: Site, now: Instant) -> bool:
     """Whether others wait for it, or soon will: a formation that takes it in needs it to be prepared in time."""
-    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
+    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.secondary_loops:
         return True
     formation = site.formation
     if formation is None:
@@ -458,7 +458,9 @@ def _site_status(
         "incarnation": site.incarnation,
         "formation": formation.number if formation is not None else 0,
         "members": [deployment.name_of(member) for member in formation.members] if formation is not None else [],
-        "loops": {str(loop): _members(deployment, each.formation.members) for loop, each in site.subloops.items()},
+        "loops": {
+            str(loop): _members(deployment, each.formation.members) for loop, each in site.secondary_loops.items()
+        },
         "schedule": _schedule(formation),
         "token": site.complete_through,
         "behind": max(formation.current(now) - site.complete_through, 0) if formation is not None else 0,
@@ -496,9 +498,9 @@ def _members(deployment: Deployment, members: tuple[NodeId, ...]) -> list[str]:
 def _reformer_status(deployment: Deployment, reformer: Reformer, now: Instant) -> Status:
     primary, leads = reformer.primary, reformer.leads(now)
     leadership = reformer.leadership
-    rulings = [*primary.rulings]
+    rulings = [*primary.decisions]
     for governor in reformer.secondary.values():
-        rulings += governor.rulings
+        rulings += governor.decisions
     return {
         "leads": leads,
         "leader": deployment.name_of(leadership.leader) if leadership is not None else None,

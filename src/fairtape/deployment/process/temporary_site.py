@@ -129,7 +129,7 @@ class SiteLog:
         """How the site fares."""
         return SiteNews(
             site=receiver.me,
-            heard_through=receiver.heard_through,
+            heard_through=receiver.highest_ack,
             sequence=self._sequence,
             late=self._late,
             requests=receiver.counts["requests_sent"] + receiver.counts["holes_asked"],

@@ -42,7 +42,7 @@ def lead_time(timing: Timing, failures: int = 0) -> Duration:
 
 def plan_change(
     present: Formation,
-    standings: Mapping[NodeId, SiteReport],
+    reports: Mapping[NodeId, SiteReport],
     topology: Topology,
     *,
     retired: Collection[NodeId],
@@ -53,12 +53,12 @@ def plan_change(
 ) -> PlannedChange | None:
     """What should take over from the present formation; None where it is as it should be."""
     tour = topology.primary.tour
-    joining = [site for site in tour if site not in retired and may_join(site, present, standings)]
-    leaving = [site for site in present.members if site in retired or _wants_out(site, standings)]
+    joining = [site for site in tour if site not in retired and may_join(site, present, reports)]
+    leaving = [site for site in present.members if site in retired or _wants_out(site, reports)]
     if len(leaving) == len(present.members):
         leaving = []
     leaving = leaving[:LEAVING_MAX]
-    timing = _calmer(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
+    timing = _with_fewer_retries(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
     plan = plan or present.plan
     if not joining and not leaving and timing == present.timing and plan == present.plan:
         return None
@@ -69,31 +69,35 @@ def plan_change(
     layout = replace(
         layout,
         resilience=topology.resilience_of(layout.members),
-        roll=tuple(standings[member].incarnation for member in layout.members),
+        roll=tuple(reports[member].incarnation for member in layout.members),
         plan=plan,
     )
     lead = lead_time(present.timing, failures)
-    reached = max(standings[member].complete_through for member in present.members)
-    tokens_ahead = (present.current(now + lead), reached + lead // present.timing.token_period, present.first_token)
-    relief = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
+    highest_complete = max(reports[member].complete_through for member in present.members)
+    tokens_ahead = (
+        present.current(now + lead),
+        highest_complete + lead // present.timing.token_period,
+        present.first_token,
+    )
+    planned = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
     cause = _changes(joining, leaving, retimed=timing != present.timing, planned=plan != present.plan)
-    return PlannedChange(relief, cause, now + lead - STORE_DELAY // 2)
+    return PlannedChange(planned, cause, now + lead - STORE_DELAY // 2)
 
 
-def may_join(site: NodeId, present: Formation, standings: Mapping[NodeId, SiteReport]) -> bool:
+def may_join(site: NodeId, present: Formation, reports: Mapping[NodeId, SiteReport]) -> bool:
     """Whether a site wants in and is near enough not to hold up the token."""
-    report = standings.get(site)
+    report = reports.get(site)
     if site in present.members or report is None or report.request is not MembershipRequest.JOIN:
         return False
-    ahead = max((standings[each].complete_through for each in present.members if each in standings), default=0)
+    ahead = max((reports[each].complete_through for each in present.members if each in reports), default=0)
     return report.formation == present.number and report.complete_through >= ahead - LAG_MAX
 
 
-def _wants_out(site: NodeId, standings: Mapping[NodeId, SiteReport]) -> bool:
-    return site in standings and standings[site].request is MembershipRequest.WITHDRAW
+def _wants_out(site: NodeId, reports: Mapping[NodeId, SiteReport]) -> bool:
+    return site in reports and reports[site].request is MembershipRequest.WITHDRAW
 
 
-def _calmer(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:
+def _with_fewer_retries(timing: Timing, wanted: Timing, *, quiet_for: Duration) -> Timing:
     if timing.retries_max <= wanted.retries_max or quiet_for < QUIET_PERIOD:
         return timing
     return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted.retries_max))

@@ -41,7 +41,7 @@ from fairtape.wire.seals import Keys
 # It is kept in the log beside the formations, so that it outlives whoever was told, and numbered like the formations
 # of a loop, under a number that no loop has.
 
-REGISTER: Final = LOOPS_MAX
+RETIRED_SITES_LOG: Final = LOOPS_MAX
 _VERSION: Final = b"\1"
 
 
@@ -69,7 +69,7 @@ class RetiredSites:
     def proposal(self, term: int) -> LogEntry | None:
         """What is to be recorded, if anything."""
         wanted = encode_retired_sites(self.retired)
-        return None if wanted == self._recorded else LogEntry(REGISTER, self._number + 1, term, wanted)
+        return None if wanted == self._recorded else LogEntry(RETIRED_SITES_LOG, self._number + 1, term, wanted)
 
 
 def encode_retired_sites(retired: Collection[NodeId]) -> bytes:
@@ -103,30 +103,30 @@ class Reformer:
 
     def __init__(
         self,
-        bench: ReformerConfig,
+        config: ReformerConfig,
         topology: Topology,
         *,
         keys: Keys,
         born_at: Instant,
         clock_bound: Callable[[], Duration] = lambda: 0,
     ) -> None:
-        self.bench = bench
+        self.config = config
         self.counts: Counter[str] = Counter()
         self.leadership: Leadership | None = None  # as it was last seen in the store
-        self.primary = PrimaryLoopCoordinator(topology, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
+        self.primary = PrimaryLoopCoordinator(topology, me=config.me, stripe=config.stripe, clock_bound=clock_bound)
         self.secondary = {
             loop.number: SecondaryLoopCoordinator(
-                loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of
+                loop, me=config.me, stripe=config.stripe, incarnation_of=self._incarnation_of
             )
             for loop in topology.loops[1:]
         }
-        for governor in self.secondary.values():
-            governor.retired = self.primary.retired
-        self._register = RetiredSites(self.primary.retired)
+        for coordinator in self.secondary.values():
+            coordinator.retired = self.primary.retired
+        self._retired_sites = RetiredSites(self.primary.retired)
         self._homes = topology.homes()
         self._clock_bound = clock_bound
         self._clock_error_max = topology.primary.timing.clock_error_max
-        self._authenticator = MessageAuthenticator(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._seen_at: Instant = born_at  # since when the leadership has been what it is
         self._term = 0  # of this server, while it leads; 0 while it does not
@@ -141,12 +141,12 @@ class Reformer:
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         """Take one datagram: a standing, or an order."""
-        self._mind_clock(now)
+        self._check_clock(now)
         try:
             self._receive(datagram, now)
         except Malformed:
             self.counts["malformed"] += 1
-        self._carry_on(now)
+        self._flush(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
         """Take what one turn brought."""
@@ -155,13 +155,13 @@ class Reformer:
 
     def wake(self, now: Instant) -> None:
         """Look after the leadership, and after the loops."""
-        self._mind_clock(now)
-        self._look_after_leadership(now)
+        self._check_clock(now)
+        self._check_leadership(now)
         if self.leads(now):
             self.primary.wake(now)
-            for governor in self.secondary.values():
-                governor.wake(now)
-        self._carry_on(now)
+            for coordinator in self.secondary.values():
+                coordinator.wake(now)
+        self._flush(now)
 
     def deadline(self) -> Instant | None:
         """The one timer."""
@@ -170,8 +170,8 @@ class Reformer:
             earliest = min(self._ask_at, self._pause_until) if self._waiting else self._ask_at
         if self._term:
             earliest = min(earliest, self._lead_until, self.primary.deadline())
-            for governor in self.secondary.values():
-                earliest = min(earliest, governor.deadline())
+            for coordinator in self.secondary.values():
+                earliest = min(earliest, coordinator.deadline())
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
@@ -179,21 +179,21 @@ class Reformer:
         effects, self._effects = self._effects, []
         return effects
 
-    def _mind_clock(self, now: Instant) -> None:
+    def _check_clock(self, now: Instant) -> None:
         """Leases are waited out by this clock: one that cannot be trusted must not lead.
 
         And one that was set back must not keep the server from looking at the leadership.
         """
         if self._doubts_clock and self._term:
             self._step_down("its clock is not good enough")
-        self._ask_at = min(self._ask_at, now + self.bench.leader_lease // RENEWALS)
-        self._pause_until = min(self._pause_until, now + self.bench.leader_lease // RENEWALS)
+        self._ask_at = min(self._ask_at, now + self.config.leader_lease // RENEWALS)
+        self._pause_until = min(self._pause_until, now + self.config.leader_lease // RENEWALS)
 
     @property
     def _doubts_clock(self) -> bool:
         return self._clock_bound() > self._clock_error_max
 
-    def _governors(self) -> list[PrimaryLoopCoordinator | SecondaryLoopCoordinator]:
+    def _coordinators(self) -> list[PrimaryLoopCoordinator | SecondaryLoopCoordinator]:
         return [self.primary, *self.secondary.values()]
 
     def _incarnation_of(self, site: NodeId) -> int | None:
@@ -208,7 +208,7 @@ class Reformer:
 
     def answered(self, answer: StoreResponse, now: Instant) -> None:
         """What the store says to the question under way."""
-        self._mind_clock(now)
+        self._check_clock(now)
         question, self._asked = self._asked, None
         match answer:
             case Recalled():
@@ -219,21 +219,21 @@ class Reformer:
                 self._recorded(answer.entries, now)
             case _:  # refused, or no answer: what is in the store now will tell
                 self.counts["store_trouble"] += 1
-                self._pause_until = now + self.bench.leader_lease // RENEWALS
+                self._pause_until = now + self.config.leader_lease // RENEWALS
                 if isinstance(question, Record):
                     self._waiting.appendleft(Recall())
-        self._carry_on(now)
+        self._flush(now)
 
     def _ask(self, question: StoreRequest) -> None:
         self._asked = question
         self._effects.append(QueryStore(question))
 
-    def _look_after_leadership(self, now: Instant) -> None:
+    def _check_leadership(self, now: Instant) -> None:
         if self._term and now >= self._lead_until:
             self._step_down("its lease has run out")
         if self._asked is not None or self._ask_at > now:
             return
-        self._ask_at = now + self.bench.leader_lease // RENEWALS
+        self._ask_at = now + self.config.leader_lease // RENEWALS
         if self._doubts_clock:
             self._seen_at = now
             self._ask(Recall())
@@ -241,112 +241,112 @@ class Reformer:
         self._claimed_at = now
         mine = self.leadership
         if self._term and mine is not None:
-            self._ask(Claim(mine, Leadership(self.bench.me, self._term, mine.renewal + 1)))
-        elif mine is not None and now - self._seen_at > self.bench.leader_lease + self.bench.leader_lease // 4:
-            self._ask(Claim(mine, Leadership(self.bench.me, mine.term + 1, 0)))
+            self._ask(Claim(mine, Leadership(self.config.me, self._term, mine.renewal + 1)))
+        elif mine is not None and now - self._seen_at > self.config.leader_lease + self.config.leader_lease // 4:
+            self._ask(Claim(mine, Leadership(self.config.me, mine.term + 1, 0)))
         else:
             self._ask(Recall())
 
-    def _saw(self, leadership: Leadership | None, now: Instant) -> None:
+    def _note_leadership(self, leadership: Leadership | None, now: Instant) -> None:
         if leadership != self.leadership:
             self.leadership, self._seen_at = leadership, now
-        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.bench.me, self._term)):
+        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.config.me, self._term)):
             self._step_down("another one leads")
 
     def _claimed(self, answer: Claimed, now: Instant) -> None:
-        self._saw(answer.leadership, now)
+        self._note_leadership(answer.leadership, now)
         leadership = answer.leadership
-        if leadership is None or leadership.leader != self.bench.me:
+        if leadership is None or leadership.leader != self.config.me:
             return
         if self._term == leadership.term:
-            self._lead_until = self._claimed_at + self.bench.leader_lease
+            self._lead_until = self._claimed_at + self.config.leader_lease
         elif self._claimed_at and not self._doubts_clock:
             self._waiting.append(Recall())  # the formations as they are now that nobody else can change them
 
     def _recalled(self, answer: Recalled, now: Instant) -> None:
-        self._saw(answer.leadership, now)
+        self._note_leadership(answer.leadership, now)
         leadership = answer.leadership
         if self._doubts_clock:
             return
         if leadership is None:
             self._claimed_at = now
-            self._waiting.append(Claim(None, Leadership(self.bench.me, 1, 0)))
+            self._waiting.append(Claim(None, Leadership(self.config.me, 1, 0)))
             return
-        if leadership.leader != self.bench.me:
+        if leadership.leader != self.config.me:
             return
         if self._term == leadership.term:
             self._compare(answer.latest, now)
-        elif leadership.renewal == 0 and now < self._claimed_at + self.bench.leader_lease:
+        elif leadership.renewal == 0 and now < self._claimed_at + self.config.leader_lease:
             self._lead(leadership.term, answer.latest, now)
 
     def _lead(self, term: int, latest: tuple[LogEntry, ...], now: Instant) -> None:
         self._term = term
-        self._lead_until = self._claimed_at + self.bench.leader_lease
+        self._lead_until = self._claimed_at + self.config.leader_lease
         entries = {entry.loop: entry for entry in latest}
-        self._register.recall(entries.pop(REGISTER, None))
+        self._retired_sites.recall(entries.pop(RETIRED_SITES_LOG, None))
         formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
         self.primary.lead(formations.get(0), term, now)
-        for loop, governor in self.secondary.items():
-            governor.lead(formations.get(loop), term, now)
-        self._effects.append(Notice(f"reformation server {self.bench.me} leads, term {term}"))
+        for loop, coordinator in self.secondary.items():
+            coordinator.lead(formations.get(loop), term, now)
+        self._effects.append(Notice(f"reformation server {self.config.me} leads, term {term}"))
 
     def _step_down(self, why: str) -> None:
         self._term = 0
         self._waiting.clear()
-        self._effects.append(Notice(f"reformation server {self.bench.me} no longer leads: {why}"))
+        self._effects.append(Notice(f"reformation server {self.config.me} no longer leads: {why}"))
 
     def _compare(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
         """After a question that went unanswered: what was to be recorded is there, or is recorded again."""
         for entry in latest:
-            if entry.loop == REGISTER:
-                self._register.recorded(entry)
-            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
-            wanted = governor.proposal if governor is not None else None
+            if entry.loop == RETIRED_SITES_LOG:
+                self._retired_sites.recorded(entry)
+            coordinator = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            wanted = coordinator.proposal if coordinator is not None else None
             if wanted is not None and encode_formation(wanted) == entry.formation:
                 self._recorded((entry,), now)
 
     def _recorded(self, entries: tuple[LogEntry, ...], now: Instant) -> None:
         for entry in entries:
-            if entry.loop == REGISTER:
-                self._register.recorded(entry)
-            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
-            if self.leads(now) and governor is not None and governor.proposal is not None:
-                governor.recorded(decode_formation(entry.formation), now)
+            if entry.loop == RETIRED_SITES_LOG:
+                self._retired_sites.recorded(entry)
+            coordinator = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            if self.leads(now) and coordinator is not None and coordinator.proposal is not None:
+                coordinator.recorded(decode_formation(entry.formation), now)
 
-    def _carry_on(self, now: Instant) -> None:
+    def _flush(self, now: Instant) -> None:
         """Post what the governors say, and record what they propose."""
         if self.leads(now):
             self._join_loops(now)
             self._record_proposals()
-        for governor in self._governors():
-            for site, message in governor.outbox if self.leads(now) else ():
-                self._effects.append(Send(site, [self._authenticator.govern(message)]))
-            self._effects += [Notice(text) for text in governor.notices]
-            governor.outbox.clear()
-            governor.notices.clear()
+        for coordinator in self._coordinators():
+            for site, message in coordinator.outbox if self.leads(now) else ():
+                self._effects.append(Send(site, [self._authenticator.for_membership(message)]))
+            self._effects += [Notice(text) for text in coordinator.notices]
+            coordinator.outbox.clear()
+            coordinator.notices.clear()
         if self._waiting and self._asked is None and now >= self._pause_until:
             self._ask(self._waiting.popleft())
 
     def _join_loops(self, now: Instant) -> None:
         """Secondary loops follow the loops above them."""
         formations = {0: self.primary.formation, **{n: each.formation for n, each in self.secondary.items()}}
-        for governor in self.secondary.values():
-            above = formations.get(governor.loop.parent)
+        for coordinator in self.secondary.values():
+            above = formations.get(coordinator.loop.parent)
             parents = above.members if above is not None else ()
-            if parents != governor.parents:
-                governor.parents = parents
-                governor.wake(now)
+            if parents != coordinator.parents:
+                coordinator.parents = parents
+                coordinator.wake(now)
 
     def _record_proposals(self) -> None:
         if self._asked is not None and isinstance(self._asked, Record):
             return
         if any(isinstance(question, Record) for question in self._waiting):
             return
-        proposals = [each.proposal for each in self._governors() if each.proposal is not None]
+        proposals = [each.proposal for each in self._coordinators() if each.proposal is not None]
         entries = [LogEntry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
-        register = self._register.proposal(self._term)
-        if register is not None:
-            entries.insert(0, register)
+        retired = self._retired_sites.proposal(self._term)
+        if retired is not None:
+            entries.insert(0, retired)
         if entries:
             self._waiting.append(Record(tuple(entries[:ENTRIES_MAX])))
 
@@ -357,7 +357,7 @@ class Reformer:
             raise Malformed("not for a reformation server")
         kind_of(datagram)
         message = decode_membership(datagram)
-        if message.stripe != self.bench.stripe:
+        if message.stripe != self.config.stripe:
             raise Malformed("another stripe")
         verdict = self._authenticator.verdict(message, datagram, fresh=True)
         if verdict is None and not self.leads(now):
@@ -367,31 +367,31 @@ class Reformer:
             return
         match message:
             case SiteReport():
-                self._hear(message, now)
+                self._receive_report(message, now)
             case OperatorCommand():
-                self._obey(message, now)
+                self._execute(message, now)
             case _:
                 raise Malformed("not for a reformation server")
 
-    def _hear(self, report: SiteReport, now: Instant) -> None:
+    def _receive_report(self, report: SiteReport, now: Instant) -> None:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
         if report.loop == 0:
-            self.primary.hear(report, now)
+            self.primary.receive_report(report, now)
         elif report.loop in self.secondary:
-            self.secondary[report.loop].hear(report, now)
+            self.secondary[report.loop].receive_report(report, now)
 
-    def _obey(self, order: OperatorCommand, now: Instant) -> None:
-        if order.sender != self.bench.operator:
+    def _execute(self, command: OperatorCommand, now: Instant) -> None:
+        if command.sender != self.config.operator:
             self.counts["not_the_operator"] += 1
             return
-        match order.verb:
+        match command.verb:
             case OperatorVerb.RETIRE:
-                self.primary.retire(order.site, now)
+                self.primary.retire(command.site, now)
             case OperatorVerb.ADMIT:
-                self.primary.admit(order.site, now)
+                self.primary.admit(command.site, now)
             case OperatorVerb.PLAN:
-                self.primary.change_plan(order.site, now)
+                self.primary.change_plan(command.site, now)
             case OperatorVerb.RESUME:
                 self.primary.resume(now)

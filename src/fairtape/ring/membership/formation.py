@@ -76,7 +76,7 @@ class Formation:
         """Of a secondary loop: the member that is in the loop above, too, and repairs what the others miss."""
         return self.members[0]
 
-    def concerns(self, complete_through: int) -> tuple[NodeId, ...]:
+    def relevant_sites(self, complete_through: int) -> tuple[NodeId, ...]:
         """Who may still act, or have acted, in it and before it, when the order has come so far."""
         return self.members if complete_through >= self.first_token - 1 else self.members + self.leaving
 
@@ -85,7 +85,7 @@ class Formation:
         taken_over = self.first_sequence > 0 or complete_through >= self.first_token - 1
         return self.resilience if taken_over else min(self.resilience, self.resilience_before)
 
-    def counts_on(self, site: NodeId, incarnation: int) -> bool:
+    def has_member(self, site: NodeId, incarnation: int) -> bool:
         """Whether this incarnation of a site is a member: one that has lost its memory is not."""
         if site not in self.members:
             return False

@@ -51,7 +51,7 @@ class FormationHistory:
         """t_e."""
         return self.of(token).scheduled_at(token)
 
-    def relieve(self, formation: Formation) -> None:
+    def take_over(self, formation: Formation) -> None:
         """From its first token on, this formation takes over."""
         assert formation.first_token > self.latest.first_token
         self._formations.append(formation)

@@ -64,9 +64,9 @@ class Hierarchy:
 
 def plan(sites: int, levels: int | None = None, loop_max: int = LOOP_MAX) -> Hierarchy:
     """The balanced hierarchy of so many levels; without `levels`, of the fewest that keep loops within `loop_max`."""
-    _refuse_limits(sites, loop_max)
+    _check_limits(sites, loop_max)
     chosen = _fewest_levels(sites, loop_max) if levels is None else levels
-    _refuse_levels(sites, chosen, loop_max)
+    _check_levels(sites, chosen, loop_max)
     layers = [_divided(range(sites), _loops_wanted(sites, chosen))]
     for above in range(chosen - 1, 0, -1):
         junctions = [members[0] for members in layers[0]]
@@ -115,14 +115,14 @@ def _fewest_levels(sites: int, loop_max: int) -> int:
     return levels
 
 
-def _refuse_limits(sites: int, loop_max: int) -> None:
+def _check_limits(sites: int, loop_max: int) -> None:
     if not 1 <= sites <= SITES_MAX:
         raise BadHierarchy(f"sites is {sites:,}; give 1 to {SITES_MAX:,}")
     if not LOOP_MIN <= loop_max <= MEMBERS_MAX:
         raise BadHierarchy(f"loop_max is {loop_max:,}; give {LOOP_MIN} to {MEMBERS_MAX} sites")
 
 
-def _refuse_levels(sites: int, levels: int, loop_max: int) -> None:
+def _check_levels(sites: int, levels: int, loop_max: int) -> None:
     most = max(1, sites.bit_length() - 1)  # every loop has two sites at least: 2^i <= sites
     if not 1 <= levels <= most:
         raise BadHierarchy(f"levels is {levels}; give 1 to {most}, for {sites:,} sites cannot be divided into more")

@@ -70,11 +70,22 @@ def begin_with(formation: Formation, first: NodeId) -> Formation:
     """The same loop, with the first token at this member."""
     position = _position(formation, first)
     members, roll = formation.members, formation.roll
-    return replace(formation, members=members[position:] + members[:position], roll=roll[position:] + roll[:position])
+    return replace(
+        formation,
+        members=members[position:] + members[:position],
+        roll=roll[position:] + roll[:position],
+    )
 
 
 def follow(
-    formation: Formation, *, number: int, after: int, sequence: int, keeper: NodeId, starts_at: Instant, broken: bool
+    formation: Formation,
+    *,
+    number: int,
+    after: int,
+    sequence: int,
+    keeper: NodeId,
+    starts_at: Instant,
+    broken: bool,
 ) -> Formation:
     """The formation that goes on where a fenced one was left: after the last token that a survivor holds whole.
 

@@ -33,7 +33,7 @@ class SecondaryLoop:
         rounds = (len(self.formation.members) - 1) * self.formation.stride
         return max(self.passed_through - rounds, self.formation.first_token - 1)
 
-    def hear(self, token: int, sender: NodeId, now: Instant) -> str:
+    def receive_token(self, token: int, sender: NodeId, now: Instant) -> str:
         """Another member has passed the token on; the name of what that means."""
         if token < self.formation.first_token or self._turns(token) is None or self._holder(token) != sender:
             return "out_of_turn"

@@ -87,7 +87,7 @@ class Ordering:
         if ack.part in acknowledgment.parts:
             return "duplicate"
         for named in ack.ranges:
-            self.buffer.name(named)
+            self.buffer.note_named(named)
         acknowledgment.add(ack, datagram)
         self._acks[token] = acknowledgment
         return "ack"
@@ -160,7 +160,7 @@ class Ordering:
     def _take_spans(self, acknowledgment: Acknowledgment) -> tuple[Span, ...]:
         spans = []
         for named in acknowledgment.ranges:
-            if not self.buffer.fits(named):
+            if not self.buffer.continues_order(named):
                 raise Breach
             spans.append(self.buffer.take(named, self.next_sequence))
             self.next_sequence += named.count

@@ -17,7 +17,7 @@ from fairtape.core.effects import Span
 from fairtape.core.instants import Instant
 from fairtape.wire.blocks import check_body
 from fairtape.wire.frames import BLOCK_PREFIX, RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId, Range
-from fairtape.wire.seals import SEAL_ROOM, Keys, Marker, Seal
+from fairtape.wire.seals import SEAL_OVERHEAD, Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
 ACK_BLOCKS_MAX: Final = 4 * HELD_BLOCKS_MAX  # about what one acknowledgment may name, so that Msg(e) has a limit
@@ -39,7 +39,7 @@ _RUN_HEADER: Final = struct.Struct(">6sH16sQ")  # that header: beginning, count,
 
 def _stream_key(datagram: bytes) -> StreamKey | None:
     """Whose block this would be, if it is one."""
-    if len(datagram) <= SEAL_ROOM:
+    if len(datagram) <= SEAL_OVERHEAD:
         return None
     _, source, incarnation = _IDENTITY.unpack_from(datagram, 8)
     return source, incarnation
@@ -49,8 +49,18 @@ class Stream:
     """What this site holds of one incarnation of one source."""
 
     __slots__ = (
-        "acked", "asked_at", "beyond", "blocks", "ended", "incarnation", "named",
-        "next", "seal", "source", "told_at", "waiting",
+        "acked",
+        "asked_at",
+        "beyond",
+        "blocks",
+        "ended",
+        "incarnation",
+        "named",
+        "next",
+        "progress_sent_at",
+        "seal",
+        "source",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, source: NodeId, incarnation: int, seal: Seal) -> None:
@@ -65,7 +75,7 @@ class Stream:
         self.waiting = 0  # blocks that are held and not acknowledged
         self.ended = False  # a later incarnation is in the order
         self.asked_at: Instant = 0  # when the source was last asked for a hole
-        self.told_at: Instant = 0  # when the source was last told of its progress
+        self.progress_sent_at: Instant = 0  # when the source was last told of its progress
 
     @property
     def key(self) -> StreamKey:
@@ -153,7 +163,7 @@ class Stream:
             fragments=fragments if True in fragments else (),
         )
 
-    def cut_at(self, end: int) -> bool:
+    def ends_block(self, end: int) -> bool:
         """Whether `end` is the edge of a held block, as the end of an honest range always is."""
         if end == self.next:
             return True
@@ -204,13 +214,13 @@ class ReceiveBuffer:
     def __init__(self, *, keys: Keys, stripe: int) -> None:
         self._keys = keys
         self._stripe = stripe
-        self._beginning = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
+        self._prefix = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
         self._streams: dict[StreamKey | None, Stream] = {}
         self._incarnations: dict[NodeId, list[int]] = {}  # ascending
         self._ordered: dict[NodeId, int] = {}  # the latest incarnation that has a place in the order
         self._markers: dict[NodeId, Marker] = {}
-        self._holed: dict[StreamKey, Stream] = {}  # with something missing below something held
-        self._fresh: dict[StreamKey, Stream] = {}  # with something to acknowledge, in order of arrival
+        self._with_holes: dict[StreamKey, Stream] = {}  # with something missing below something held
+        self._unacked: dict[StreamKey, Stream] = {}  # with something to acknowledge, in order of arrival
 
     def find(self, key: StreamKey) -> Stream | None:
         """The stream, if it is known."""
@@ -226,18 +236,18 @@ class ReceiveBuffer:
     @property
     def has_holes(self) -> bool:
         """Whether something is missing below something held."""
-        return bool(self._holed)
+        return bool(self._with_holes)
 
     def with_holes(self) -> list[Stream]:
         """The streams in which something is missing below something held."""
-        return list(self._holed.values())
+        return list(self._with_holes.values())
 
     def accept(self, frame: BlockFrame, datagram: bytes) -> str:
         """Take one block; the name of what became of it. `Malformed` where it proves itself wrong."""
         flags, _, source, incarnation, first, count = frame
         key = source, incarnation
         known = self._streams.get(key)
-        stream = known or self._newcomer(key)
+        stream = known or self._new_stream(key)
         if first < stream.next or first in stream.beyond:
             return "duplicate"
         if stream.ended:
@@ -247,17 +257,17 @@ class ReceiveBuffer:
         body = stream.seal.open(datagram, first)
         check_body(body, count, fragment=flags != 0)
         if known is None:
-            self._make_room(source)
-            self._admit(stream)
+            self._evict_oldest(source)
+            self._add_stream(stream)
         stream.add(first, (count, body, datagram, flags != 0))
         if stream.beyond:
-            self._holed[key] = stream
+            self._with_holes[key] = stream
             if stream.next > stream.acked:
-                self._fresh[key] = stream
+                self._unacked[key] = stream
             return "ahead"
-        if self._holed:
-            self._holed.pop(key, None)
-        self._fresh[key] = stream
+        if self._with_holes:
+            self._with_holes.pop(key, None)
+        self._unacked[key] = stream
         return "block"
 
     def accept_run(self, datagrams: Sequence[bytes], start: int, datagram_max: int) -> int:
@@ -269,14 +279,14 @@ class ReceiveBuffer:
         stream = self._streams.get(_stream_key(datagrams[start]))
         if stream is None or stream.beyond or stream.ended:
             return 0
-        beginning, identity = self._beginning, _IDENTITY.pack(0, stream.source, stream.incarnation)
+        prefix, identity = self._prefix, _IDENTITY.pack(0, stream.source, stream.incarnation)
         blocks, following, opened = stream.blocks, stream.next, stream.seal.open
         taken = 0
         for datagram in datagrams[start : start + max(HELD_BLOCKS_MAX - stream.waiting, 0)]:
-            if not SEAL_ROOM < len(datagram) <= datagram_max:
+            if not SEAL_OVERHEAD < len(datagram) <= datagram_max:
                 break
             begins, count, identifies, first = _RUN_HEADER.unpack_from(datagram)
-            if first != following or identifies != identity or begins != beginning:
+            if first != following or identifies != identity or begins != prefix:
                 break
             try:
                 body = opened(datagram, first)
@@ -291,16 +301,16 @@ class ReceiveBuffer:
         stream.next = following
         stream.waiting += taken
         if taken:
-            self._fresh[stream.key] = stream
+            self._unacked[stream.key] = stream
         return taken
 
-    def name(self, named: Range) -> None:
+    def note_named(self, named: Range) -> None:
         """An acknowledgment names these, of a stream that may be older than any that was heard here."""
         key = named.source, named.incarnation
         stream = self._streams.get(key)
         if stream is None:
-            stream = self._stream(key)
-            self._admit(stream)
+            stream = self._make_stream(key)
+            self._add_stream(stream)
         stream.named = max(stream.named, named.end)
 
     def named(self, named: Range) -> Stream:
@@ -311,9 +321,9 @@ class ReceiveBuffer:
         """What this site could acknowledge now: sources in order of arrival, each one's incarnations in order."""
         ranges: list[Range] = []
         blocks = 0
-        for source in dict.fromkeys(source for source, _ in self._fresh):
+        for source in dict.fromkeys(source for source, _ in self._unacked):
             for incarnation in self._incarnations[source]:
-                stream = self._fresh.get((source, incarnation))
+                stream = self._unacked.get((source, incarnation))
                 if stream is not None:
                     ranges.append(Range(source, incarnation, stream.acked, stream.next - stream.acked))
                     blocks += stream.waiting
@@ -324,7 +334,7 @@ class ReceiveBuffer:
     @property
     def has_unacknowledged(self) -> bool:
         """Whether there is anything to acknowledge."""
-        return bool(self._fresh)
+        return bool(self._unacked)
 
     def first_unacknowledged(self) -> list[Range]:
         """The oldest unacknowledged block alone: RMP gives every source message an acknowledgment of its own."""
@@ -333,12 +343,12 @@ class ReceiveBuffer:
             return [Range(named.source, named.incarnation, named.first, stream.blocks[named.first][0])]
         return []
 
-    def fits(self, named: Range) -> bool:
+    def continues_order(self, named: Range) -> bool:
         """Whether an acknowledgment of `named`, which is held, continues the order as it must."""
         stream = self.named(named)
         return (
             named.first == stream.acked
-            and stream.cut_at(named.end)
+            and stream.ends_block(named.end)
             and named.incarnation >= self._ordered.get(named.source, 0)
         )
 
@@ -347,7 +357,7 @@ class ReceiveBuffer:
         stream = self._streams[named.source, named.incarnation]
         span = stream.take(named, sequence)
         if stream.acked == stream.next:
-            self._fresh.pop(stream.key, None)
+            self._unacked.pop(stream.key, None)
         self._end_earlier(stream)
         return span
 
@@ -361,37 +371,37 @@ class ReceiveBuffer:
     def adopt(self, span: Span) -> None:
         """This has its place in the order, as another site says, whether it is held here or not."""
         named = Range(span.source, span.incarnation, span.first, span.count)
-        self.name(named)
+        self.note_named(named)
         stream = self.named(named)
         stream.adopt(named.end)
-        self._file(stream)
+        self._index(stream)
         self._end_earlier(stream)
 
     def recover(self, streams: Mapping[NodeId, tuple[int, int]]) -> None:
         """What a journal proves: the latest incarnation of each source in the order, and its next number."""
         for source, (incarnation, following) in streams.items():
             if source in self._keys.sources:
-                stream = self._stream((source, incarnation))
+                stream = self._make_stream((source, incarnation))
                 stream.next = stream.acked = stream.named = following
-                self._admit(stream)
+                self._add_stream(stream)
                 self._ordered[source] = incarnation
 
     def forget_unordered(self) -> None:
         """Drop every block that has no place in the order: this site is far behind, and they would only pile up."""
         for stream in self._streams.values():
             stream.forget_unordered()
-        self._fresh.clear()
-        self._holed.clear()
+        self._unacked.clear()
+        self._with_holes.clear()
 
     def forget_names(self) -> None:
         """Acknowledgments that named more than has its place in the order are void: it may be named again."""
         for stream in list(self._streams.values()):
             stream.named = stream.acked
-            self._retire_if_over(stream)
+            self._remove_if_ended(stream)
 
-    def _file(self, stream: Stream) -> None:
+    def _index(self, stream: Stream) -> None:
         """Note whether it has anything to acknowledge, and anything missing."""
-        for noted, applies in ((self._fresh, stream.next > stream.acked), (self._holed, bool(stream.beyond))):
+        for noted, applies in ((self._unacked, stream.next > stream.acked), (self._with_holes, bool(stream.beyond))):
             if applies:
                 noted[stream.key] = stream
             else:
@@ -402,9 +412,9 @@ class ReceiveBuffer:
         for named in ranges:
             stream = self._streams[named.source, named.incarnation]
             stream.drop(named.first, named.end)
-            self._retire_if_over(stream)
+            self._remove_if_ended(stream)
 
-    def _newcomer(self, key: StreamKey) -> Stream:
+    def _new_stream(self, key: StreamKey) -> Stream:
         """A stream that its own block introduces: sources only go forward, and not too fast."""
         source, incarnation = key
         known = self._incarnations.get(source, ())
@@ -412,21 +422,21 @@ class ReceiveBuffer:
             raise Malformed("an earlier incarnation")
         if len(known) >= STREAMS_MAX and all(self._streams[source, earlier].placed for earlier in known):
             raise Malformed("too many incarnations at once")
-        return self._stream(key)
+        return self._make_stream(key)
 
-    def _stream(self, key: StreamKey) -> Stream:
+    def _make_stream(self, key: StreamKey) -> Stream:
         secret = self._keys.sources.get(key[0])
         if secret is None:
             raise Malformed("an unknown source")
         return Stream(*key, self._keys.seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
 
-    def _admit(self, stream: Stream) -> None:
+    def _add_stream(self, stream: Stream) -> None:
         known = self._incarnations.setdefault(stream.source, [])
         known.append(stream.incarnation)
         known.sort()
         self._streams[stream.key] = stream
 
-    def _make_room(self, source: NodeId) -> None:
+    def _evict_oldest(self, source: NodeId) -> None:
         """A source that starts again and again, and is never acknowledged, must not lock itself out.
 
         The oldest incarnation without a place in the order goes: nobody will ever ask this site for it.
@@ -435,17 +445,17 @@ class ReceiveBuffer:
         if len(known) < STREAMS_MAX:
             return
         oldest = next(incarnation for incarnation in known if not self._streams[source, incarnation].placed)
-        for table in (self._streams, self._fresh, self._holed):
+        for table in (self._streams, self._unacked, self._with_holes):
             table.pop((source, oldest), None)
         known.remove(oldest)
 
     def _end(self, stream: Stream) -> None:
         stream.end()
-        self._fresh.pop(stream.key, None)
-        self._holed.pop(stream.key, None)
-        self._retire_if_over(stream)
+        self._unacked.pop(stream.key, None)
+        self._with_holes.pop(stream.key, None)
+        self._remove_if_ended(stream)
 
-    def _retire_if_over(self, stream: Stream) -> None:
+    def _remove_if_ended(self, stream: Stream) -> None:
         """One that a wrong acknowledgment still names stays, until that acknowledgment is found out."""
         if not stream.blocks and stream.ended and stream.named <= stream.acked:
             del self._streams[stream.key]

@@ -33,18 +33,18 @@ class Recovery:
     """The extended finite state machine of one acknowledgment at one receiver."""
 
     __slots__ = (
-        "_asks_from", "_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
+        "_asks_from", "_recoveries", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
     )  # fmt: skip
 
-    def __init__(self, token: int, desk: "Recoveries") -> None:
+    def __init__(self, token: int, recoveries: "Recoveries") -> None:
         self.token = token
         self.state: IntEnum = State.AWAIT_ACK
         self.ack_retries = 0
         self.message_retries = 0
-        self.retries_max = desk.timing.retries_max
+        self.retries_max = recoveries.timing.retries_max
         self.expires_at: Instant = NEVER
         self._asks_from: Instant = NEVER  # before that it is left to others; NEVER: it has not wanted to ask yet
-        self._desk = desk
+        self._recoveries = recoveries
 
     @property
     def retries(self) -> int:
@@ -58,20 +58,20 @@ class Recovery:
 
     def holds_messages(self) -> bool:
         """Whether all of Msg(e) is held."""
-        return self._desk.ledger.holds_messages(self.token)
+        return self._recoveries.tokens.holds_messages(self.token)
 
     def ask(self) -> None:
         """Request what is missing, when it is this receiver's turn to ask, and wait T_R for it."""
-        desk = self._desk
+        recoveries = self._recoveries
         if self._asks_from == NEVER:
-            self._asks_from = desk.now + desk.hold_back(self.token)
-        asks_at = max(desk.now, self._asks_from)
-        self.expires_at = asks_at + desk.timing.retry_period
-        desk.gather(self, asks_at)
+            self._asks_from = recoveries.now + recoveries.hold_back(self.token)
+        asks_at = max(recoveries.now, self._asks_from)
+        self.expires_at = asks_at + recoveries.timing.retry_period
+        recoveries.gather(self, asks_at)
 
     def declare_failure(self) -> None:
         """Give up on the token site."""
-        self._desk.failed.append(self.token)
+        self._recoveries.failed.append(self.token)
 
 
 class Recoveries:
@@ -82,12 +82,12 @@ class Recoveries:
         *,
         timing: Timing,
         timed: bool,
-        ledger: TokenState,
+        tokens: TokenState,
         observe: TransitionObserver | None = None,
     ) -> None:
         self.timing = timing
         self.hold_back: Callable[[int], Duration] = lambda _: 0  # how long it is left to others to ask (2001 §5.2)
-        self.ledger = ledger
+        self.tokens = tokens
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM
         self._table: StateTable[Recovery] = (
@@ -100,7 +100,7 @@ class Recoveries:
         self._ask_at: Instant = NEVER
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more recovery may start; a site that was asleep for long catches up step by step."""
         return len(self.running) < RECOVERIES_MAX
 
@@ -211,21 +211,21 @@ REQUESTS_MAX: Final = 16
 
 
 def whom_to_ask(
-    recoveries: Iterable[Recovery], *, formations: FormationHistory, me: NodeId, heard_through: int
+    recoveries: Iterable[Recovery], *, formations: FormationHistory, me: NodeId, highest_ack: int
 ) -> dict[NodeId, list[Recovery]]:
     """Each recovery's next site: first the latest token site, which holds everything, then the ones before it."""
     asked: dict[NodeId, list[Recovery]] = {}
     for recovery in recoveries:
-        sites = _holders(recovery.token, formations, me, heard_through)
+        sites = _holders(recovery.token, formations, me, highest_ack)
         site = sites[(recovery.retries - 1) % len(sites)]
         asked.setdefault(site, []).append(recovery)
     return asked
 
 
-def _holders(token: int, formations: FormationHistory, me: NodeId, heard_through: int) -> list[NodeId]:
+def _holders(token: int, formations: FormationHistory, me: NodeId, highest_ack: int) -> list[NodeId]:
     """Sites that are known to hold Msg(token), latest first; before any is known, the one whose turn it is."""
-    lowest = max(token, heard_through - len(formations.latest.members) + 1)
-    known = [formations.holder(later) for later in range(heard_through, lowest - 1, -1)]
+    lowest = max(token, highest_ack - len(formations.latest.members) + 1)
+    known = [formations.holder(later) for later in range(highest_ack, lowest - 1, -1)]
     return [site for site in known if site != me] or [formations.holder(token)]
 
 
@@ -240,11 +240,11 @@ def combine(
             tokens.append(recovery.token)
         else:
             ranges += ordering.missing(recovery.token)
-    room = request_items_max(datagram_max)
+    items_max = request_items_max(datagram_max)
     for _ in range(REQUESTS_MAX):
         if not tokens and not ranges:
             return
-        some_tokens, tokens = tokens[:room], tokens[room:]
-        left = room - len(some_tokens)
+        some_tokens, tokens = tokens[:items_max], tokens[items_max:]
+        left = items_max - len(some_tokens)
         some_ranges, ranges = ranges[:left], ranges[left:]
         yield Request(stripe, formation, me, tuple(some_tokens), tuple(some_ranges))

@@ -25,10 +25,10 @@ class ReleaseQueue:
         self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
         self._lease_until: Instant = NEVER
-        self.lapsed = False  # the lease has run out: no timer may wait for what must not be done
+        self.lease_expired = False  # the lease has run out: no timer may wait for what must not be done
         self._renewed_at: Instant = 0  # when a lease that had run out was renewed
         self.unverified = False  # what is complete here may not be what the others hold: nothing may be released
-        self._doubt: Duration = 0  # by how much this site's clock may be worse than a lease allows for
+        self._clock_excess: Duration = 0  # by how much this site's clock may be worse than a lease allows for
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
@@ -43,7 +43,7 @@ class ReleaseQueue:
     @property
     def lease_until(self) -> Instant:
         """When the right to commit ends: the sooner, the less the clock can be trusted."""
-        return self._lease_until - self._doubt
+        return self._lease_until - self._clock_excess
 
     @property
     def granted_until(self) -> Instant:
@@ -51,18 +51,18 @@ class ReleaseQueue:
         return self._lease_until
 
     @property
-    def doubtful(self) -> bool:
+    def clock_untrusted(self) -> bool:
         """Whether the clock is worse than it must be: then nothing is released, rather than unfairly."""
-        return self._doubt > 0
+        return self._clock_excess > 0
 
-    def doubt_clock(self, doubt: Duration, now: Instant) -> bool:
+    def set_clock_excess(self, excess: Duration, now: Instant) -> bool:
         """The clock may be worse than it must be by this much; whether that is news."""
-        if doubt == self._doubt:
+        if excess == self._clock_excess:
             return False
-        if not doubt:
+        if not excess:
             self._renewed_at = now
-        self._doubt = doubt
-        self.lapsed = now >= self.lease_until
+        self._clock_excess = excess
+        self.lease_expired = now >= self.lease_until
         return True
 
     def verify(self, now: Instant) -> None:
@@ -73,14 +73,14 @@ class ReleaseQueue:
     def require_lease(self) -> None:
         """Release nothing before a lease is given."""
         self._lease_until = 0
-        self.lapsed = True
+        self.lease_expired = True
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
         """The site may commit until then."""
         if now >= self.lease_until:
             self._renewed_at = now
         self._lease_until = until
-        self.lapsed = now >= self.lease_until
+        self.lease_expired = now >= self.lease_until
 
     def settle(self, survives_through: int, now: Instant) -> None:
         """More acknowledgments were heard: move on what is known to survive."""
@@ -92,7 +92,7 @@ class ReleaseQueue:
 
     def deadline(self) -> Instant:
         """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
-        if self.lapsed or self._doubt or self.unverified:
+        if self.lease_expired or self._clock_excess or self.unverified:
             return NEVER
         for ordered, commit_at, _ in self._ready:
             if ordered.count:
@@ -102,8 +102,8 @@ class ReleaseQueue:
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
         """What commits now. Tokens without messages pass unseen."""
         delivered: list[Deliver] = []
-        self.lapsed = now >= self.lease_until
-        if self._doubt or self.unverified:
+        self.lease_expired = now >= self.lease_until
+        if self._clock_excess or self.unverified:
             return delivered
         while self._ready and self._ready[0][1] <= now < self._lease_until:
             ordered, commit_at, late = self._ready.popleft()

@@ -26,13 +26,13 @@ def answer(request: Request, *, ordering: Ordering, buffer: ReceiveBuffer) -> li
     return datagrams[:ANSWER_MAX]
 
 
-def _blocks(wanted: Range, buffer: ReceiveBuffer, room: int) -> list[bytes]:
+def _blocks(wanted: Range, buffer: ReceiveBuffer, datagrams_max: int) -> list[bytes]:
     stream = buffer.find((wanted.source, wanted.incarnation))
     if stream is None:
         return []
     datagrams: list[bytes] = []
     first = wanted.first
-    while first < wanted.end and len(datagrams) < room:
+    while first < wanted.end and len(datagrams) < datagrams_max:
         held = stream.find(first)
         if held is None:
             break
@@ -71,21 +71,21 @@ def hold_back(formation: Formation, receiver: NodeId, token: int) -> Duration:
     return request_set(formation, receiver, token) * formation.timing.token_period
 
 
-class Answers:
+class RecentAnswers:
     """What was multicast a moment ago need not be multicast again: it is on its way to whoever asks now."""
 
     def __init__(self) -> None:
         self._sent_at: dict[bytes, Instant] = {}
         self._in_order: deque[bytes] = deque()
 
-    def fresh(self, datagrams: list[bytes], now: Instant, lingering: Duration) -> list[bytes]:
+    def unsent(self, datagrams: list[bytes], now: Instant, lingering: Duration) -> list[bytes]:
         """Those of them that were not sent within the last `lingering`; they count as sent now."""
         while self._in_order and (
             len(self._in_order) >= ANSWERS_MAX or now - self._sent_at[self._in_order[0]] >= lingering
         ):
             del self._sent_at[self._in_order.popleft()]
-        fresh = [datagram for datagram in dict.fromkeys(datagrams) if datagram not in self._sent_at]
-        for datagram in fresh:
+        unsent = [datagram for datagram in dict.fromkeys(datagrams) if datagram not in self._sent_at]
+        for datagram in unsent:
             self._sent_at[datagram] = now
             self._in_order.append(datagram)
-        return fresh
+        return unsent

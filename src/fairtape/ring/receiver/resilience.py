@@ -13,20 +13,20 @@ from fairtape.ring.membership.formation_history import FormationHistory
 class Resilience:
     """The inferences of one receiver."""
 
-    __slots__ = ("_formations", "heard_through", "stable_through", "survives_through")
+    __slots__ = ("_formations", "highest_ack", "stable_through", "survives_through")
 
     def __init__(self, formations: FormationHistory) -> None:
         self._formations = formations
         before = formations.latest.first_token - 1
-        self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too
+        self.highest_ack = before  # the highest acknowledgment heard: lower ones were sent too
         self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6, Commit)
         self.stable_through = before  # all m members hold everything up to this token: t - m + 1
 
-    def hear(self, token: int) -> None:
+    def ack_received(self, token: int) -> None:
         """Ack(token), or a part of it, has been received."""
-        if token <= self.heard_through:
+        if token <= self.highest_ack:
             return
-        self.heard_through = token
+        self.highest_ack = token
         formation = self._formations.of(token)
         turns = token - formation.first_token + 1  # of this formation: each of the first m is another site's
         if turns > formation.resilience:
@@ -40,7 +40,7 @@ class Resilience:
     def known_stable_through(self) -> int:
         """All members know that all members hold everything up to this token: a second round later, t - 2m + 2."""
         formation = self._formations.latest
-        return max(self.heard_through - 2 * len(formation.members) + 2, formation.first_token - 1)
+        return max(self.highest_ack - 2 * len(formation.members) + 2, formation.first_token - 1)
 
     def learn(self, survives_through: int) -> None:
         """Another site knows that K + 1 sites hold everything up to this token."""

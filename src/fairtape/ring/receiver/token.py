@@ -149,8 +149,8 @@ def write_acks(
     now: Instant,
 ) -> list[Ack]:
     """The parts of Ack(token); one without ranges where there is nothing to acknowledge."""
-    room = ack_ranges_max(datagram_max)
-    parts = [tuple(ranges[start : start + room]) for start in range(0, len(ranges), room)] or [()]
+    ranges_per_part = ack_ranges_max(datagram_max)
+    parts = [tuple(ranges[start : start + ranges_per_part]) for start in range(0, len(ranges), ranges_per_part)] or [()]
     number = formation.number
     behind = formation.timed and now - formation.scheduled_at(token) > formation.timing.retry_period
     acks = []

@@ -20,7 +20,7 @@ from fairtape.wire.frames import Ack, NodeId, Range
 
 TRACES_MAX: Final = 65_536  # that wait to be taken; further ones are dropped, and counted
 OPEN_MAX: Final = 4_096  # tokens that are asked for, or whose messages are
-CENSUS_TOKENS: Final = 256  # between two records of each source
+SOURCE_RECORD_TOKENS: Final = 256  # between two records of each source
 
 
 class TraceKind(IntEnum):
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
     missing: int  # TOKEN, REQUEST, SOURCE: how many of them had to be asked for
 
 
-class _Open:
+class _OpenTrace:
     """A token that is not complete, or that was asked for."""
 
     __slots__ = (
@@ -98,13 +98,13 @@ class Tracer:
     def __init__(self) -> None:
         self.dropped = 0  # records for which there was no room
         self._traces: deque[Trace] = deque()
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenTrace] = {}
         self._lingering: deque[int] = deque()  # complete tokens that were asked for, in this order
         self._messages: Counter[NodeId] = Counter()  # by source, since the last census
         self._missing: Counter[NodeId] = Counter()
         self._uncounted = 0  # tokens since then
 
-    def heard(
+    def ack_received(
         self, ack: Ack, ranges: tuple[Range, ...], *, due_at: Instant, clock_bound: Duration, now: Instant
     ) -> None:
         """All parts of Ack(e) are here; it names these messages."""
@@ -118,7 +118,7 @@ class Tracer:
             traced.messages += named.count
             self._messages[named.source] += named.count
         self._uncounted += 1
-        if self._uncounted >= CENSUS_TOKENS:
+        if self._uncounted >= SOURCE_RECORD_TOKENS:
             self.count_sources(ack.formation, ack.token, now)
 
     def asked(
@@ -198,15 +198,15 @@ class Tracer:
         self._traces.clear()
         return taken
 
-    def _opened(self, token: int, holder: NodeId, formation: int, due_at: Instant) -> _Open:
+    def _opened(self, token: int, holder: NodeId, formation: int, due_at: Instant) -> _OpenTrace:
         traced = self._open.get(token)
         if traced is None:
             if len(self._open) >= OPEN_MAX:
                 self._close(next(iter(self._open)))
-            traced = self._open[token] = _Open(holder, formation, due_at)
+            traced = self._open[token] = _OpenTrace(holder, formation, due_at)
         return traced
 
-    def _answer(self, token: int, traced: _Open, answered_at: Instant) -> None:
+    def _answer(self, token: int, traced: _OpenTrace, answered_at: Instant) -> None:
         """The request under way is over: answered at this instant, or (0) not."""
         if traced.asked_of is None:
             return

@@ -65,7 +65,7 @@ class RetentionBuffer:
         self._proofs.append((token, blocks[-1].end))
         self._size += size
 
-    def heard(self, token: int) -> None:
+    def ack_received(self, token: int) -> None:
         """Ack(token) of this formation was heard: K sites before it hold what was acknowledged K tokens ago."""
         end = 0
         while self._proofs and self._proofs[0][0] <= token - self._resilience:
@@ -80,7 +80,7 @@ class RetentionBuffer:
             self.settled_by = self._proofs[0][0]
         self._forget(end)
 
-    def give_back(self) -> list[Block]:
+    def take_all(self) -> list[Block]:
         """A later formation may not know any of these: keep none."""
         blocks = list(self._blocks)
         self._blocks.clear()

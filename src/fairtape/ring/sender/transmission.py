@@ -15,20 +15,22 @@ from fairtape.ring.sender.retention import Block, RetentionBuffer
 from fairtape.ring.sender.window import PACKET_MIN, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
-    fits,
-    message_room,
+    fitting_count,
+    message_max,
     pack_messages,
     pack_records,
-    records_room,
+    records_max,
     records_size,
     split_message,
 )
 from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
-from fairtape.wire.seals import SEAL_ROOM, Keys
+from fairtape.wire.seals import SEAL_OVERHEAD, Keys
 
 QUEUE_MAX: Final = 16 << 20  # bytes that wait to be cut
 FLIGHT_BLOCKS_MAX: Final = 8_192
-CUT_MAX: Final = 92  # blocks that leave in one step, two full trains; then it is time to look for acknowledgments
+BURST_BLOCKS_MAX: Final = (
+    92  # blocks that leave in one step, two full trains; then it is time to look for acknowledgments
+)
 RESEND_MAX: Final = 64  # blocks that one expiry repeats
 BACKOFF_MAX: Final = 8  # times the first delay
 
@@ -37,7 +39,7 @@ class MessageTooLong(ValueError):
     """A message above `MESSAGE_MAX`."""
 
 
-Cut: TypeAlias = tuple[bytes, int, int]
+PackedBody: TypeAlias = tuple[bytes, int, int]
 """A body ready to be sealed, how many messages it holds, and the header's flags."""
 
 
@@ -46,10 +48,10 @@ class OutgoingBatch(Protocol):
 
     size: int  # bytes still waiting
 
-    def need(self) -> int:
+    def min_size(self) -> int:
         """The least body that takes the first message."""
 
-    def cut(self, room: int) -> Cut:
+    def cut(self, size_max: int) -> PackedBody:
         """The next body, of at most `room` bytes."""
 
 
@@ -64,22 +66,22 @@ class Messages:
         self.size = sum(map(len, messages))
         self._finish_if_empty()
 
-    def need(self) -> int:
+    def min_size(self) -> int:
         """A message, its size and the two bytes before it; of a long one, the next fragment."""
         if self._fragments:
             return len(self._fragments[0])
-        return min(len(self._messages[self._at]) + self._body_max - message_room(self._body_max), self._body_max)
+        return min(len(self._messages[self._at]) + self._body_max - message_max(self._body_max), self._body_max)
 
-    def cut(self, room: int) -> Cut:
+    def cut(self, size_max: int) -> PackedBody:
         """As many whole messages as fit, or one fragment."""
-        if not self._fragments and len(self._messages[self._at]) > message_room(self._body_max):
+        if not self._fragments and len(self._messages[self._at]) > message_max(self._body_max):
             self._fragments.extend(split_message(self._messages[self._at], self._body_max))
             self._at += 1
         if self._fragments:
             body = self._fragments.popleft()
             self._finish_if_empty()
             return body, 1, Flag.FRAGMENT
-        count = max(fits(self._messages[self._at : self._at + room], room), 1)
+        count = max(fitting_count(self._messages[self._at : self._at + size_max], size_max), 1)
         taken = self._messages[self._at : self._at + count]
         self._at += count
         self._finish_if_empty()
@@ -99,14 +101,14 @@ class Records:
         self._at = 0
         self.size = len(records)
 
-    def need(self) -> int:
+    def min_size(self) -> int:
         """One record and the size before it."""
         return records_size(1, self._record_size)
 
-    def cut(self, room: int) -> Cut:
+    def cut(self, size_max: int) -> PackedBody:
         """As many records as fit."""
         size = self._record_size
-        count = min(records_room(room, size) or 1, self.size // size)
+        count = min(records_max(size_max, size) or 1, self.size // size)
         start, self._at = self._at, self._at + count * size
         self.size -= count * size
         return pack_records(self._records[start : self._at], size), count, 0
@@ -134,7 +136,7 @@ class Transmission:
         self._stripe = stripe
         self._seal = keys.seal(keys.sources[source], stripe=stripe, source=source, incarnation=incarnation)
         self._datagram_max = datagram_max
-        self._body_max = datagram_max - SEAL_ROOM
+        self._body_max = datagram_max - SEAL_OVERHEAD
         self._resend_delay = resend_delay
         self._round_trip = round_trip
         self._window = window
@@ -176,14 +178,14 @@ class Transmission:
 
     def offer(self, messages: Sequence[bytes]) -> int:
         """Queue messages; how many were taken. The rest did not fit and may be offered again."""
-        room = QUEUE_MAX - self.queued
+        size_max = QUEUE_MAX - self.queued
         taken = 0
         for message in messages:
             if not 0 < len(message) <= MESSAGE_MAX:
                 raise MessageTooLong(f"a message has {len(message)} bytes; it must have 1 to {MESSAGE_MAX}")
-            if len(message) > room:
+            if len(message) > size_max:
                 break
-            room -= len(message)
+            size_max -= len(message)
             taken += 1
         if taken:
             self._enqueue(Messages(messages[:taken], self._body_max))
@@ -191,10 +193,10 @@ class Transmission:
 
     def offer_records(self, records: bytes, record_size: int) -> int:
         """Queue back-to-back records of one size; how many were taken: all or none."""
-        if not 0 < record_size <= message_room(self._body_max) or len(records) % record_size:
+        if not 0 < record_size <= message_max(self._body_max) or len(records) % record_size:
             raise MessageTooLong(
                 f"record_size is {record_size}; it must divide the {len(records)} bytes and be at most "
-                f"{message_room(self._body_max)}"
+                f"{message_max(self._body_max)}"
             )
         if not records or len(records) > QUEUE_MAX - self.queued:
             return 0
@@ -212,22 +214,22 @@ class Transmission:
         if self._kept.full:
             return datagrams
         while self._queue and len(self._flight) < FLIGHT_BLOCKS_MAX:
-            room = self._room(self._queue[0])
-            if room is None:
+            size_max = self._body_size(self._queue[0])
+            if size_max is None:
                 break
-            if self._pace.next_at > now or len(datagrams) == CUT_MAX:
+            if self._pace.next_at > now or len(datagrams) == BURST_BLOCKS_MAX:
                 self._held_back_until = self._pace.next_at
                 break
-            datagrams.append(self._send(self._cut_one(room), now))
+            datagrams.append(self._send(self._next_body(size_max), now))
         return datagrams
 
-    def _room(self, batch: OutgoingBatch) -> int | None:
+    def _body_size(self, batch: OutgoingBatch) -> int | None:
         """The body size that Figure 1 allows; a first message larger than that goes alone."""
         window = self._window
         if self.queued >= self._datagram_max and window.size - window.flight >= 2 * self._datagram_max:
             return self._body_max  # what the rule gives where there is plenty of everything
         size = packet_size(
-            offered=self.queued + SEAL_ROOM,
+            offered=self.queued + SEAL_OVERHEAD,
             window=window.size,
             available=window.available,
             packet_min=PACKET_MIN,
@@ -235,16 +237,16 @@ class Transmission:
         )
         if size is None:
             return None
-        room, need = size - SEAL_ROOM, batch.need()
-        if room >= need:
-            return room
-        fits_window = need + SEAL_ROOM <= window.available or not self._flight
-        return need if fits_window else None
+        size_max, min_size = size - SEAL_OVERHEAD, batch.min_size()
+        if size_max >= min_size:
+            return size_max
+        fits_window = min_size + SEAL_OVERHEAD <= window.available or not self._flight
+        return min_size if fits_window else None
 
-    def _cut_one(self, room: int) -> Cut:
+    def _next_body(self, size_max: int) -> PackedBody:
         batch = self._queue[0]
         waiting = batch.size
-        cut = batch.cut(room)
+        cut = batch.cut(size_max)
         if batch.size == 0:
             self._queue.popleft()
             self.queued -= waiting
@@ -252,7 +254,7 @@ class Transmission:
             self.queued -= waiting - batch.size
         return cut
 
-    def _send(self, cut: Cut, now: Instant) -> bytes:
+    def _send(self, cut: PackedBody, now: Instant) -> bytes:
         body, count, flags = cut
         first = self.next_number
         header = encode_block_header(flags, self._stripe, self._source, self._incarnation, first, count)
@@ -273,7 +275,7 @@ class Transmission:
         if formation <= self._formation:
             return formation == self._formation
         self._formation = formation
-        blocks = self._kept.give_back()
+        blocks = self._kept.take_all()
         for block in blocks:
             block.delay = self._resend_delay
             block.due_at = now + block.delay
@@ -303,9 +305,9 @@ class Transmission:
             self._probe_delay = self._resend_delay
             self._probe_at = now + self._probe_delay
 
-    def heard(self, token: int) -> None:
+    def ack_received(self, token: int) -> None:
         """An acknowledgment of this token was heard: what K tokens before it named is settled."""
-        self._settle(lambda: self._kept.heard(token))
+        self._settle(lambda: self._kept.ack_received(token))
 
     def settled(self, end: int) -> None:
         """A site knows that K + 1 sites hold everything below `end`."""
@@ -340,17 +342,17 @@ class Transmission:
             block.answered_until = now + self._round_trip
         if blocks and blocks[-1].first > self.acked_through and self._eased_until <= now:
             self._eased_until = now + self._round_trip
-            self._window.lost_one()
+            self._window.hole_reported()
         return [block.datagram for block in blocks]
 
     def overdue(self, now: Instant) -> list[bytes]:
         """Blocks whose acknowledgment is overdue: the same bytes again, less and less often."""
         if self.resend_at() > now:
             return []
-        self._window.lost_touch()
+        self._window.timed_out()
         overdue = [block for block in self._flight if block.due_at <= now][:RESEND_MAX]
         for block in overdue:
-            block.delay = self._slower(block.delay)
+            block.delay = self._backed_off(block.delay)
             block.due_at = now + block.delay
             block.answered_until = now + self._round_trip
         return [block.datagram for block in overdue]
@@ -362,11 +364,11 @@ class Transmission:
         """
         if self.probe_at() > now:
             return []
-        self._probe_delay = self._slower(self._probe_delay)
+        self._probe_delay = self._backed_off(self._probe_delay)
         self._probe_at = now + self._probe_delay
         return [self._kept.last.datagram]
 
-    def _slower(self, delay: Duration) -> Duration:
+    def _backed_off(self, delay: Duration) -> Duration:
         return min(2 * delay, BACKOFF_MAX * self._resend_delay)
 
     def resend_at(self) -> Instant:

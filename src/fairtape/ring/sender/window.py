@@ -6,7 +6,9 @@ from typing import Final
 from fairtape.core.instants import SECOND, Instant
 
 PACKET_MIN: Final = 256
-GENTLE: Final = 16  # the share of what was acknowledged by which a window that has met its limit once grows again
+GROWTH_DIVISOR: Final = (
+    16  # the share of what was acknowledged by which a window that has met its limit once grows again
+)
 WINDOW_MIN: Final = 64 << 10
 WINDOW_MAX: Final = 2 << 20  # fits the socket buffers that Linux grants by default on the receiving side
 
@@ -52,14 +54,14 @@ class SendWindow:
         if behind:
             self.threshold = self.size = max(self.size - self.size // 4, self.minimum)
             return
-        growth = size if self.size < self.threshold else max(size // GENTLE, packet_max * size // self.size)
+        growth = size if self.size < self.threshold else max(size // GROWTH_DIVISOR, packet_max * size // self.size)
         self.size = min(self.size + growth, self.maximum)
 
-    def lost_one(self) -> None:
+    def hole_reported(self) -> None:
         """A token site has named a hole: half as much, and on."""
         self.threshold = self.size = max(self.size // 2, self.minimum)
 
-    def lost_touch(self) -> None:
+    def timed_out(self) -> None:
         """No acknowledgment came at all: begin anew."""
         self.threshold = max(self.size // 2, self.minimum)
         self.size = self.minimum
