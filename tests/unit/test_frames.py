@@ -278,7 +278,7 @@ def test_a_serial_out_of_bounds_is_refused(serial: int) -> None:
 
 @pytest.mark.parametrize("message", [ACK, Hole(1, 2, 3, WIDE), TokenAck(1, 2, 3, 4)], ids=str)
 def test_a_count_in_the_header_of_a_control_message_is_refused(message: Control) -> None:
-    with pytest.raises(Malformed, match="a count where none belongs"):
+    with pytest.raises(Malformed, match="with a count"):
         decode_control(with_byte(datagram_of(message), 7, 1))
 
 

@@ -1,4 +1,4 @@
-"""Time inside fairtape: integer nanoseconds UTC, always passed in, never read."""
+"""Time inside fairtape: integer nanoseconds UTC, always passed in, never read from a clock."""
 
 from typing import Final, TypeAlias
 
@@ -11,4 +11,4 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 
 NEVER: Final = 1 << 63
-"""Later than every instant that fits a datagram; the identity of `min` over deadlines."""
+"""Later than every instant that fits a datagram: the neutral element of `min` over deadlines."""
