@@ -141,7 +141,7 @@ FAULTS: Final = (
         name="a former life",
         rule="An earlier incarnation is refused (decision 16, Incarnations end in the order).",
         file="ring/receiver/receive_buffer.py",
-        old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
+        old='        if stream.ended:\n            raise Malformed("earlier incarnation")\n',
         new="",
         tests=("unit/test_receive_buffer.py", "unit/test_receiver.py"),
     ),

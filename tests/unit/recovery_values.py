@@ -77,7 +77,7 @@ class Patient:
 
     @property
     def expires_at(self) -> Instant:
-        self.recoveries.wants(
+        self.recoveries.due_requests(
             self.recoveries.now + self.recoveries.timing.request_delay
         )  # send what has gathered: only the wait is left
         return self.recoveries.deadline()

@@ -38,7 +38,7 @@ def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[
     sending = sender(resilience=resilience)
     assert sending.enter(FORMATION, NOW)
     sending.offer([bytes(1_300)] * (kept + flight))
-    sent = sending.cut(NOW)
+    sent = sending.next_blocks(NOW)
     acknowledge(sending, kept, 1)
     assert (sending.kept, sending.in_flight) == (kept, flight)
     return sending, sent

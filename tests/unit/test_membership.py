@@ -89,12 +89,12 @@ def test_bytes_that_were_changed_or_cut_raise_malformed_and_nothing_else(
 
 
 def test_a_standing_counts_from_one() -> None:
-    with pytest.raises(Malformed, match="begins with 1"):
+    with pytest.raises(Malformed, match="start at 1"):
         decode_membership(sealed(standing_of(1, sequence=0)))
 
 
 def test_a_token_of_no_loop_is_refused() -> None:
-    with pytest.raises(Malformed, match="no loop"):
+    with pytest.raises(Malformed, match="without a loop"):
         decode_membership(sealed(LoopToken(0, 1, 2, 0, 5)))
 
 

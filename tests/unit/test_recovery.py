@@ -21,7 +21,7 @@ def test_an_idle_desk_wants_nothing() -> None:
     idle = recoveries()
     assert len(idle) == 0
     assert idle.deadline() == NEVER
-    assert idle.wants(T_E) == []
+    assert idle.due_requests(T_E) == []
 
 
 def test_an_acknowledgment_whose_messages_are_held_completes_at_once() -> None:
@@ -37,9 +37,9 @@ def test_requests_gather_for_a_moment_and_go_out_together() -> None:
     working.overdue(1, T_E, T_E)
     assert not working.acknowledged(2, T_E + SOON // 2)
     assert working.deadline() == T_E + SOON
-    assert working.wants(T_E + SOON - 1) == []
-    assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1, 2]
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON - 1) == []
+    assert [recovery.token for recovery in working.due_requests(T_E + SOON)] == [1, 2]
+    assert working.due_requests(T_E + SOON) == []
     assert working.deadline() == T_E + T_R
 
 
@@ -48,7 +48,7 @@ def test_one_that_is_overdue_since_a_time_to_come_is_asked_for_now() -> None:
     working = recoveries()
     working.overdue(1, T_E + 10 * T_R, T_E)
     assert working.deadline() == T_E + SOON
-    assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1]
+    assert [recovery.token for recovery in working.due_requests(T_E + SOON)] == [1]
 
 
 def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
@@ -57,7 +57,7 @@ def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
     working.acknowledged(1, T_E)
     shelf.held.add(1)
     assert working.messages_arrived(T_E + 1) == [1]
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON) == []
 
 
 def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
@@ -76,7 +76,7 @@ def test_waits_end_when_their_time_is_up_and_not_before() -> None:
     working = recoveries()
     working.overdue(1, T_E, T_E)
     working.overdue(2, T_E + 7, T_E + 7)
-    working.wants(T_E + SOON)
+    working.due_requests(T_E + SOON)
     working.wake(T_E + T_R - 1)
     assert [recovery.retries for recovery in working.running.values()] == [1, 1]
     working.wake(T_E + T_R)
@@ -97,7 +97,7 @@ def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
 def test_a_later_acknowledgment_means_something_only_without_a_schedule(timed: bool, moves: bool) -> None:
     working = recoveries(timed=timed)
     working.overtaken(1, T_E)
-    working.wants(T_E + SOON)
+    working.due_requests(T_E + SOON)
     assert (working.deadline() == T_E + T_R) == moves
 
 
@@ -107,7 +107,7 @@ def test_a_desk_that_stops_asks_for_nothing_more() -> None:
     working.stop()
     assert len(working) == 0
     assert working.deadline() == NEVER
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON) == []
 
 
 def test_there_is_a_limit_to_recoveries_at_once() -> None:

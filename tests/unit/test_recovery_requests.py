@@ -4,7 +4,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.ring.receiver.recovery import REQUESTS_MAX, Recoveries, Recovery, combine, whom_to_ask
+from fairtape.ring.receiver.recovery import REQUESTS_MAX, Recoveries, Recovery, combine_requests, request_targets
 from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
 from unit.recovery_values import T_E, TIMING
 from unit.ring_values import KEYS, Voice, ack, formation, named
@@ -39,11 +39,11 @@ class Wants:
         return list(self.recoveries.running.values())
 
     def combined(self, recoveries: list[Recovery], datagram_max: int = 1_400) -> list[Request]:
-        return list(combine(recoveries, self.ordering, 0, LAYOUT.number, 5, datagram_max))
+        return list(combine_requests(recoveries, self.ordering, 0, LAYOUT.number, 5, datagram_max))
 
 
 def asked(recoveries: list[Recovery], *, me: int, highest_ack: int) -> dict[int, list[int]]:
-    found = whom_to_ask(recoveries, formations=FormationHistory(LAYOUT), me=me, highest_ack=highest_ack)
+    found = request_targets(recoveries, formations=FormationHistory(LAYOUT), me=me, highest_ack=highest_ack)
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 
@@ -76,10 +76,10 @@ def test_no_site_is_asked_for_what_it_is_not_known_to_hold() -> None:
 
 
 def test_acknowledgments_and_messages_share_one_request() -> None:
-    wants = Wants()
-    wants.of_acks(1, 2)
-    recoveries = wants.of_messages(3, 10, 4)
-    assert wants.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
+    due_requests = Wants()
+    due_requests.of_acks(1, 2)
+    recoveries = due_requests.of_messages(3, 10, 4)
+    assert due_requests.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
 
 
 def test_nothing_wanted_is_nothing_asked() -> None:
@@ -87,10 +87,10 @@ def test_nothing_wanted_is_nothing_asked() -> None:
 
 
 def test_many_wishes_are_split_into_datagrams_that_fit_and_are_limited() -> None:
-    wants = Wants()
-    recoveries = wants.of_acks(*range(1, 901))
+    due_requests = Wants()
+    recoveries = due_requests.of_acks(*range(1, 901))
     for datagram_max in (256, 1_400):
-        requests = wants.combined(recoveries, datagram_max)
+        requests = due_requests.combined(recoveries, datagram_max)
         room = request_items_max(datagram_max)
         assert len(requests) == min(-(-900 // room), REQUESTS_MAX)
         for request in requests:
@@ -101,8 +101,8 @@ def test_many_wishes_are_split_into_datagrams_that_fit_and_are_limited() -> None
 
 
 def test_a_request_that_is_full_of_tokens_leaves_ranges_for_the_next() -> None:
-    wants = Wants()
+    due_requests = Wants()
     room = request_items_max(256)
-    wants.of_acks(*range(1, room + 1))
-    requests = wants.combined(wants.of_messages(room + 1, 50, 1), 256)
+    due_requests.of_acks(*range(1, room + 1))
+    requests = due_requests.combined(due_requests.of_messages(room + 1, 50, 1), 256)
     assert [(len(request.tokens), len(request.ranges)) for request in requests] == [(room, 0), (0, 1)]

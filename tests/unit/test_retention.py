@@ -17,7 +17,7 @@ def test_what_one_site_holds_is_settled_where_no_more_are_wanted() -> None:
     assert not sending.idle
     plain = sender(resilience=0)
     plain.offer([b"one"])
-    plain.cut(NOW)
+    plain.next_blocks(NOW)
     acknowledge(plain, 1)
     assert plain.idle
 
@@ -61,7 +61,7 @@ def test_a_hole_among_the_kept_is_filled_and_closes_no_window() -> None:
     window = SendWindow(size=WINDOW_MAX)
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
-    sent = sending.cut(NOW)
+    sent = sending.next_blocks(NOW)
     acknowledge(sending, 2)
     assert sending.missing(named(1, 2), NOW) == sent[:2]
     assert window.size == WINDOW_MAX
@@ -92,7 +92,7 @@ def test_each_time_that_nothing_is_under_way_any_more_asking_begins_anew() -> No
     for _ in range(3):
         sending.probe(sending.deadline())
     sending.offer([b"more"])
-    sending.cut(NOW)
+    sending.next_blocks(NOW)
     acknowledge(sending, 2, 5)
     assert sending.deadline() == NOW + DELAY
 
@@ -135,7 +135,7 @@ def test_what_is_under_way_again_counts_against_the_window() -> None:
     window = SendWindow(size=WINDOW_MAX)
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
-    sent = sending.cut(NOW)
+    sent = sending.next_blocks(NOW)
     acknowledge(sending, 3)
     assert window.flight == 0
     sending.enter(FORMATION, NOW)
@@ -151,11 +151,11 @@ def test_a_source_that_keeps_too_much_sends_nothing_new_and_forgets_nothing(
     monkeypatch.setattr(keeping, limit, value)
     sending, sent = kept_and_in_flight(1, kept=3)
     sending.offer([bytes(1_300)])
-    assert sending.cut(NOW) == []
+    assert sending.next_blocks(NOW) == []
     assert sending.missing(named(1, 3), NOW) == sent
     assert sending.probe(sending.deadline()) == sent[-1:]  # so that it does not stay like this
     sending.settled(2)
-    assert len(sending.cut(NOW)) == 1
+    assert len(sending.next_blocks(NOW)) == 1
 
 
 @settings(max_examples=200)
@@ -174,7 +174,7 @@ def test_what_is_not_settled_can_always_be_sent_again(resilience: int, steps: li
         match step:
             case "send":
                 sending.offer([bytes(1_300)])
-                datagrams += sending.cut(NOW)
+                datagrams += sending.next_blocks(NOW)
             case "ack" if len(datagrams) > len(acked_by) + settled:
                 token += 1
                 acked_by |= {first: token for first in range(settled + 1, len(datagrams) + 1) if first not in acked_by}

@@ -26,7 +26,7 @@ from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
-from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine, whom_to_ask
+from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine_requests, request_targets
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.repair import RecentAnswers, answer, hold_back
@@ -650,12 +650,12 @@ class Receiver:
     # Recovery.
 
     def _send_requests(self, now: Instant) -> None:
-        wanted = self._recoveries.wants(now)
+        wanted = self._recoveries.due_requests(now)
         if not wanted:
             return
-        for site, recoveries in self._whom_to_ask(wanted).items():
+        for site, recoveries in self._request_targets(wanted).items():
             self._traces.asked(site, recoveries, now)
-            for request in combine(
+            for request in combine_requests(
                 recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
@@ -717,8 +717,8 @@ class Receiver:
         """What nobody but the members may still ask for."""
         return self._ordering.complete_through
 
-    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        return whom_to_ask(wanted, formations=self._formations, me=self.me, highest_ack=self.highest_ack)
+    def _request_targets(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
+        return request_targets(wanted, formations=self._formations, me=self.me, highest_ack=self.highest_ack)
 
     def _append(self, ordered: Ordered) -> None:
         """Into the journal, and into the queue of releases."""

@@ -332,10 +332,10 @@ class ReconfigurableReceiver(Receiver):
             return self.complete_through
         return max(self.needed_after, self.complete_through - KEPT_TOKENS_MAX)
 
-    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
+    def _request_targets(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
         """A member asks the latest token site and those before it; others ask their parent. 2001 §4.1."""
         if self.active or self.parent is None:
-            return super()._whom_to_ask(wanted)
+            return super()._request_targets(wanted)
         return {self.parent: wanted}
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:

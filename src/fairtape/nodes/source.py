@@ -232,7 +232,7 @@ class Source:
     def _pump(self, now: Instant) -> None:
         if self.must_restart:
             return
-        self._multicast(self._transmission.cut(now), "blocks")
+        self._multicast(self._transmission.next_blocks(now), "blocks")
 
     def _multicast(self, datagrams: list[bytes], counted_as: str) -> None:
         if datagrams:
