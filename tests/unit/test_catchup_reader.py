@@ -24,11 +24,11 @@ def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
     return CatchUp(0, 1, 9, after, chunk, room)
 
 
-def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
+def answered(request: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
     encoded = [encode_entry(each) for each in entries]
     return list(
         answer(
-            question,
+            request,
             encoded,
             me=2,
             complete=50,

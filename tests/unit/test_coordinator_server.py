@@ -107,7 +107,7 @@ def test_a_leader_that_cannot_reach_the_store_stops_when_its_lease_ends() -> Non
     served.closed = True
     served.run(NOW + SECOND, NOW + SECOND + LEASE + 20 * MILLISECOND)
     assert not served.server.leads(NOW + SECOND + LEASE)
-    assert any("its lease has run out" in notice for notice in served.notices)
+    assert any("its lease has expired" in notice for notice in served.notices)
 
 
 def test_a_server_that_cannot_trust_its_clock_does_not_lead() -> None:
@@ -117,7 +117,7 @@ def test_a_server_that_cannot_trust_its_clock_does_not_lead() -> None:
     served.clock.bound = TIMING.clock_error_max + 1
     served.run(NOW + SECOND, NOW + 2 * SECOND)
     assert not served.server.leads(NOW + 2 * SECOND)
-    assert "its clock is not good enough" in served.notices[-1]
+    assert "its clock error is too large" in served.notices[-1]
     served.clock.bound = 0
     served.run(NOW + 2 * SECOND, NOW + 4 * SECOND)
     assert served.server.leads(NOW + 4 * SECOND - 10 * MILLISECOND)

@@ -16,7 +16,7 @@ def authenticator(
 
 def judged(datagram: bytes, *, by: MessageAuthenticator | None = None, message: Control | None = None) -> str | None:
     word = message or decode_control(datagram)
-    return (by or authenticator(1)).verdict(word, datagram, fresh=not isinstance(word, Ack))
+    return (by or authenticator(1)).refusal(word, datagram, fresh=not isinstance(word, Ack))
 
 
 def test_what_a_peer_says_is_believed_once() -> None:

@@ -128,7 +128,7 @@ def test_when_all_have_answered_nobody_is_waited_for() -> None:
     for site in (1, 2, 3):
         loop.receive_report(standing_of(site, membership_state=MembershipState.FENCED), NOW)
     assert set(record(loop, NOW).members) == {1, 2, 3}
-    assert any("nobody had failed" in notice for notice in loop.notices)
+    assert any("no site had failed" in notice for notice in loop.notices)
 
 
 def test_more_silent_members_than_k_are_a_break_or_a_halt() -> None:

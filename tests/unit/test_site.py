@@ -41,7 +41,7 @@ class Seated:
             SiteConfig(me=me, reformers=(101, 102), timing=TIMING, durable=durable),
             keys=KEYS,
             born_at=NOW,
-            past=Recovered.nothing(),
+            recovered=Recovered.nothing(),
             clock_bound=lambda: self.clock.bound,
         )
         self._boxes: dict[int, MessageAuthenticator] = {}

@@ -262,7 +262,7 @@ class Cluster:
             post,
             keys=self._keys,
             born_at=self._born_at(node),
-            past=self.shelves[node].truncate_after(1 << 62),
+            recovered=self.shelves[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             tracer=Tracer(),
         )

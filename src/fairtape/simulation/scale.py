@@ -280,7 +280,7 @@ class ScaledLoops:
         """A site asks for repairs in the highest loop that it belongs to. Only those who are asked need a journal."""
         primary, home = self._formations[0], formations[0]
         post = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
-        site = Site(post, keys=self._keys, born_at=EPOCH, past=Recovered.nothing())
+        site = Site(post, keys=self._keys, born_at=EPOCH, recovered=Recovered.nothing())
         shelf = SimulatedJournal() if len(formations) > 1 or home is primary else None
         self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), shelf=shelf)
         for formation in dict.fromkeys((primary, *formations)):

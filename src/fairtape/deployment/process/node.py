@@ -158,7 +158,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             _post(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
-            past=past,
+            recovered=past,
             clock_bound=clock.bound,
             tracer=traces.tracer,
         )

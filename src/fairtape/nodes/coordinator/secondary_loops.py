@@ -1,15 +1,15 @@
-"""The governor of a secondary loop. It orders nothing, so nobody has to be fenced: a new layout simply takes over.
+"""The coordinator of a secondary loop. The loop orders nothing, so no site is fenced: a new formation just takes over.
 
-What is wanted follows from who is there: the junction, which must be a member of the loop above, and those sites of the
-loop's tour that are heard of and up to date. When that differs from the present formation, or a member reports that the
-token stands still, a new formation is recorded and installed. The primary loop notices none of it. TRMP 2001 §5.3.
+The wanted members are the junction, which must be a member of the loop above, and those sites of the loop's tour that
+report and are up to date. If they differ from the present formation, or a member reports that the token stopped, a new
+formation is recorded and installed. The primary loop is not affected. TRMP 2001 §5.3.
 """
 
 from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
-from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, FormationDecision, SiteView
+from fairtape.nodes.coordinator.primary_loop import DECISIONS_MAX, FIRST_FORMATION_DELAY, FormationDecision, SiteView
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
@@ -43,7 +43,6 @@ class SecondaryLoopCoordinator:
         self._look_at: Instant = 0
 
     def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
-        """Take over."""
         self.term = term
         self.formation = formation
         self.proposal = None
@@ -51,7 +50,6 @@ class SecondaryLoopCoordinator:
         self._leading_since = self._changed_at = self._repeat_at = now
 
     def receive_report(self, report: SiteReport, now: Instant) -> None:
-        """A site says how it stands in this loop."""
         known = self.known.get(report.sender)
         if known is None:
             self.known[report.sender] = SiteView(report, now)
@@ -62,7 +60,7 @@ class SecondaryLoopCoordinator:
         self.wake(now)
 
     def deadline(self) -> Instant:
-        """When to look again."""
+        """When to call `wake`."""
         if self.proposal is not None:
             return NEVER
         if self.formation is None:
@@ -70,7 +68,7 @@ class SecondaryLoopCoordinator:
         return min(self._repeat_at, self._look_at)
 
     def wake(self, now: Instant) -> None:
-        """Compare what is with what should be."""
+        """Compare the present formation with the reports."""
         if self.proposal is not None:
             return
         if self.formation is None:
@@ -88,7 +86,7 @@ class SecondaryLoopCoordinator:
 
     @property
     def _settle_delay(self) -> Duration:
-        """A formation is given the time to be entered before it is looked at."""
+        """The time that sites get to enter a new formation before it is compared."""
         return 2 * self.loop.timing.report_period
 
     def _silent_at(self, member: NodeId) -> Instant:
@@ -122,7 +120,7 @@ class SecondaryLoopCoordinator:
         if member in self.retired or self._silent_at(member) <= now:
             return False
         if known is None or known.report.formation < formation.number:
-            return True  # it has not been told yet
+            return True  # it has not received the formation yet
         return (
             known.report.membership_state is MembershipState.MEMBER
             and known.report.request is not MembershipRequest.WITHDRAW
@@ -151,10 +149,10 @@ class SecondaryLoopCoordinator:
         return None
 
     def _junction(self) -> NodeId | None:
-        """Who joins the loop to the one above: the one that is meant to, or another that is there. 2001 §5.3."""
-        meant = self.loop.junction
-        if meant in self.parents:
-            return meant
+        """The site that joins the loop to the one above: the intended one if it is there, or another. 2001 §5.3."""
+        intended = self.loop.junction
+        if intended in self.parents:
+            return intended
         present = self.formation.junction if self.formation is not None else None
         return present if present in self.parents else next(iter(self.parents), None)
 
@@ -164,7 +162,7 @@ class SecondaryLoopCoordinator:
             return
         roll = [number for number in map(self._incarnation_of, (junction, *sites)) if number is not None]
         if len(roll) <= len(sites):
-            return  # somebody has not been heard of since this server leads
+            return  # a site has not reported since this server leads
         through = max((known.report.complete_through for known in self.known.values()), default=0)
         base = self.formation
         self.proposal = Formation(
@@ -184,10 +182,10 @@ class SecondaryLoopCoordinator:
         self._changed_at = now
 
     def recorded(self, formation: Formation, now: Instant) -> None:
-        """The formation is in the store: it holds. Tell everyone."""
+        """The store has recorded the formation: send it to all sites."""
         before = self.formation.members if self.formation is not None else ()
         self.decisions.append(FormationDecision(formation, self._cause, self._changed_at, now))
-        del self.decisions[:-64]
+        del self.decisions[:-DECISIONS_MAX]
         members = formation.members
         self.notices.append(f"loop {self.loop.number}, formation {formation.number} of {members}: {self._cause}")
         self.proposal = None
@@ -216,6 +214,6 @@ class SecondaryLoopCoordinator:
         return Install(self._stripe, formation.number, self._me, self.term, final=True, layout=layout)
 
     def _difference(self, formation: Formation, members: list[NodeId]) -> str:
-        said = [f"{site} joins" for site in members if site not in formation.members or not self._is_member(site)]
-        said += [f"{site} is gone" for site in formation.members if site not in members]
-        return ", ".join(said) or "another order"
+        changes = [f"{site} joins" for site in members if site not in formation.members or not self._is_member(site)]
+        changes += [f"{site} is gone" for site in formation.members if site not in members]
+        return ", ".join(changes) or "another order"
