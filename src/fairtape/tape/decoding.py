@@ -12,6 +12,7 @@ import numpy as np
 
 from fairtape.core.effects import FormationChange, Span
 from fairtape.core.instants import Instant
+from fairtape.core.spans import MessageAssembler
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
@@ -19,8 +20,8 @@ from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, blank_trades, re
 from fairtape.tape.batches import PLACE_DTYPE, Places, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Message, Reformation, Single, VenueStatus
-from fairtape.wire.blocks import Assembler, records_size, unpack_messages
-from fairtape.wire.frames import Malformed, NodeId
+from fairtape.wire.blocks import records_size
+from fairtape.wire.frames import Malformed
 
 # Messages that are no trades, one by one: what a payload says, and the trade that a correction tells of.
 
@@ -73,7 +74,6 @@ def batch_of(corrected: Corrected) -> TradeBatch:
     return TradeBatch(trades, places)
 
 
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
 _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # how a block of trade records begins
 
 
@@ -91,7 +91,7 @@ class EntryDecoder:
 
     def __init__(self, due: int) -> None:
         self.due = due
-        self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
+        self._assembler = MessageAssembler()
 
     def opened(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
         """All that stands in what was read at this instant, in order."""
@@ -118,7 +118,7 @@ class EntryDecoder:
         if change.broken:
             # Other messages may have had these numbers: they are handed out again from here on.
             self.due = min(self.due, change.sequence)
-            self._assemblers.clear()
+            self._assembler.clear()
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
@@ -165,24 +165,11 @@ class EntryDecoder:
 
     def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
         for span in entry.ordered.spans:
-            offset = 0
-            fragments = span.fragments or (False,) * len(span.bodies)
-            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                for place, payload in enumerate(self._payloads(entry, span, body, count, fragment=fragment), offset):
-                    yield _Run(entry, span, place, 1), payload
-                offset += count
-
-    def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
-        if not fragment:
             try:
-                return unpack_messages(body, count)
+                for sequence, payload in self._assembler.messages(span):
+                    yield _Run(entry, span, sequence - span.sequence, 1), payload
             except Malformed as error:
                 raise Damaged(entry.path, entry.offset, span.sequence, str(error)) from None
-        stream = span.source, span.incarnation
-        if stream not in self._assemblers and len(self._assemblers) == STREAMS_MAX:
-            del self._assemblers[next(iter(self._assemblers))]
-        payload = self._assemblers.setdefault(stream, Assembler()).add(body)
-        return [] if payload is None else [payload]
 
 
 def _record_rows(entry: JournalEntry) -> list[bytes] | None:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.spans import blocks
 from fairtape.market.notices import BadNotice, Cancel, Correction, Status, VenueStatus, decode_notice, is_notice
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
@@ -238,9 +239,7 @@ class Ticker:
             yield tuple(sale)
 
     def _apply_span(self, span: Span, ordered: Ordered) -> Iterator[Output]:
-        number = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+        for number, body, count, fragment in blocks(span):
             origin = _Origin(number, span.source, span.incarnation, ordered.acknowledged_at)
             uniform = None if fragment else uniform_records(body, count)
             if uniform is not None and uniform[0] == TRADE_SIZE:
@@ -250,7 +249,6 @@ class Ticker:
             else:
                 for step, payload in enumerate(_messages(body, count)):
                     yield from self._apply_message(payload, origin._replace(number=number + step))
-            number += count
 
     def _apply_message(self, payload: bytes, origin: _Origin) -> Sequence[Output]:
         if len(payload) == TRADE_SIZE:

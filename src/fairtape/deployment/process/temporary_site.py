@@ -7,6 +7,7 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.spans import messages
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.ring_plan import RingPlan, gather_period, site_runtime
@@ -14,7 +15,6 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 NEWS_PERIOD: Final = 100 * MILLISECOND
@@ -146,10 +146,5 @@ def _latest_messages(orders: deque[Ordered]) -> list[tuple[int, bytes]]:
     latest: deque[tuple[int, bytes]] = deque(maxlen=MESSAGES_MAX)
     for ordered in orders:
         for span in ordered.spans:
-            sequence = span.sequence
-            fragments = span.fragments or (False,) * len(span.bodies)
-            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                if not fragment:
-                    latest.extend(enumerate(unpack_messages(body, count), sequence))
-                sequence += count
+            latest.extend(messages(span))
     return list(latest)

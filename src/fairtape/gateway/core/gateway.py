@@ -19,6 +19,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.spans import blocks
 from fairtape.edge.protocol.pacing import Pacer
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
@@ -361,12 +362,9 @@ def _cost(market: Market, customer: Customer, new: NewOrder, now: Instant) -> tu
 def _bodies(ordered: Ordered) -> Iterator[tuple[int, int, bytes, int]]:
     """The blocks of a token that hold messages: first number, source, body, count."""
     for span in ordered.spans:
-        number = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            if not fragment:
+        for number, body, count, is_fragment in blocks(span):
+            if not is_fragment:
                 yield number, span.source, body, count
-            number += count
 
 
 def _own_numbers(ordered: Ordered, me: int) -> Iterator[int]:
