@@ -20,7 +20,7 @@ from fairtape.wire.membership import MembershipMessage, MembershipState, Operato
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
 from loopback.etcds import running_etcd
-from unit.loop_values import TIMING, standing_of
+from unit.loop_values import TIMING, report_of
 
 SITES = (1, 2, 3, 4)
 OPERATOR = 999
@@ -125,7 +125,7 @@ def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: 
         life.lead()
         for site in SITES:
             life.hear(
-                standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+                report_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
             )
         life.rest(FIRST_FORMATION_DELAY + STEP)  # it waits so long for whoever is not there, and so for the retired
         formation = life.server.primary.formation

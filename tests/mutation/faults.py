@@ -1,4 +1,4 @@
-"""Deliberate faults: one rule each, turned off by a small change of the source, and who must notice."""
+"""Deliberate faults: each breaks one rule by a small change of the source; named tests must fail."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A rule, the change that breaks it, the tests that must fail by it, and the checker that a campaign must name."""
+    """A rule, the change that breaks it, the tests that must fail, and the checker that must fire in a campaign."""
 
     name: str
     rule: str
@@ -14,7 +14,7 @@ class Fault:
     old: str
     new: str
     tests: tuple[str, ...]  # in tests
-    guarantee: str | None = None  # which checker of the simulator fires, too
+    guarantee: str | None = None  # the checker of the simulator that must fire
 
 
 FAULTS: Final = (
@@ -32,7 +32,7 @@ FAULTS: Final = (
         guarantee="CompleteOrReforming",
     ),
     Fault(
-        name="patience begins anew",
+        name="waits start again",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
         file="ring/receiver/ack_timeout.py",
         old="max(self._due_at(self._watched), self._awake_since), now)",
@@ -59,7 +59,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="late and silent",
-        rule="What becomes ready after its commit instant is marked late (decision 6, Commit).",
+        rule="A message that becomes ready after its commit instant is marked late (decision 6, Commit).",
         file="ring/receiver/release.py",
         old="self._ready.append((ordered, commit_at, now > commit_at))",
         new="self._ready.append((ordered, commit_at, False))",
@@ -102,7 +102,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="forgotten too soon",
-        rule="What all members hold is known after a whole round: t - m + 1, not t - m + 2 (2001 §2).",
+        rule="What all members hold is known after one round: t - m + 1, not t - m + 2 (2001 §2).",
         file="ring/receiver/resilience.py",
         old="token - len(formation.members) + 1)",
         new="token - len(formation.members) + 2)",
@@ -119,7 +119,7 @@ FAULTS: Final = (
         guarantee="KeptUntilHeld",
     ),
     Fault(
-        name="an order that may be void",
+        name="acknowledged by an abandoned formation",
         rule="A later formation may have begun before what an earlier one acknowledged: it is sent again.",
         file="ring/sender/transmission.py",
         old="        blocks = self._kept.take_all()",
@@ -127,7 +127,7 @@ FAULTS: Final = (
         tests=("unit/test_retention.py", "unit/test_source.py"),
     ),
     Fault(
-        name="said before written",
+        name="sent before written",
         rule="Msg(e) is appended to the journal before Ack(e) leaves (decision 14, Append before Ack).",
         file="nodes/receiver.py",
         old="        taken = self._take_next(now)\n        assert taken\n"
@@ -138,7 +138,7 @@ FAULTS: Final = (
         guarantee="AppendBeforeAck",
     ),
     Fault(
-        name="a former life",
+        name="an ended incarnation",
         rule="An earlier incarnation is refused (decision 16, Incarnations end in the order).",
         file="ring/receiver/receive_buffer.py",
         old='        if stream.ended:\n            raise Malformed("earlier incarnation")\n',
@@ -146,7 +146,7 @@ FAULTS: Final = (
         tests=("unit/test_receive_buffer.py", "unit/test_receiver.py"),
     ),
     Fault(
-        name="one key for two lives",
+        name="one key for two incarnations",
         rule="Every incarnation of a source has a key of its own, so that no nonce covers two texts.",
         file="wire/seals.py",
         old="_CONTEXT.pack(stripe, source, incarnation)",
@@ -157,8 +157,8 @@ FAULTS: Final = (
         ),
     ),
     Fault(
-        name="replays welcome",
-        rule="A control datagram is believed once.",
+        name="replays accepted",
+        rule="A control datagram is accepted once.",
         file="wire/seals.py",
         old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
         new="if -ahead >= REPLAY_WINDOW:",
@@ -169,7 +169,7 @@ FAULTS: Final = (
         ),
     ),
     Fault(
-        name="answers to anybody",
+        name="answers to forgeries",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
         file="nodes/receiver.py",
         old="        stream.seal.open(datagram, frame.first)  #",

@@ -1,4 +1,4 @@
-"""Transmissions for tests: one source, what it sends, and what it hears."""
+"""Transmissions for tests: one source, and its acknowledgments."""
 
 from fairtape.ring.sender.transmission import Transmission
 from fairtape.ring.sender.window import WINDOW_MAX, SendPace, SendWindow
@@ -28,7 +28,7 @@ def sender(
 
 
 def acknowledge(sending: Transmission, through: int, token: int = 1, *, behind: bool = False) -> None:
-    """What a source does with Ack(token) of the formation it knows."""
+    """What a source does on Ack(token) of the current formation."""
     sending.acknowledged(through, token, NOW, behind=behind)
     sending.ack_received(token)
 

@@ -1,4 +1,4 @@
-"""Block bodies: messages in are messages out, and nothing but `Malformed` ever escapes."""
+"""Block bodies: unpacking inverts packing, and raises nothing but `Malformed`."""
 
 import pytest
 from hypothesis import given
@@ -72,7 +72,7 @@ def test_a_body_may_hold_empty_messages_and_as_many_as_can_be_counted() -> None:
 
 
 @given(message_lists, rooms)
-def test_what_fits_stays_in_its_room(messages: list[bytes], room: int) -> None:
+def test_fitting_messages_stay_within_the_size(messages: list[bytes], room: int) -> None:
     taken = fitting_count(messages, room)
     assert taken == 0 or len(pack_messages(messages[:taken])) <= room
 
@@ -91,7 +91,7 @@ def test_the_longest_unfragmented_message_is_the_one_that_just_fits(room: int, e
 
 
 @given(st.integers(2, DATAGRAM_LIMIT), st.integers(1, 1_000))
-def test_as_many_records_fit_as_there_is_room_for(room: int, size: int) -> None:
+def test_records_fill_the_body_as_far_as_they_fit(room: int, size: int) -> None:
     count = records_max(room, size)
     assert len(pack_records(bytes(count * size), size)) <= room
     assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > room
@@ -142,7 +142,7 @@ def test_a_body_that_holds_another_count_than_its_header_says_is_refused(message
 
 
 @given(message_lists, st.data())
-def test_a_body_cut_short_or_grown_is_refused(messages: list[bytes], data: st.DataObject) -> None:
+def test_a_truncated_or_extended_body_is_refused(messages: list[bytes], data: st.DataObject) -> None:
     body = pack_messages(messages)
     for wrong in (body[: data.draw(st.integers(0, len(body) - 1))], body + b"x"):
         with pytest.raises(Malformed):
@@ -199,13 +199,13 @@ def test_arbitrary_fragments_give_nothing_longer_than_they_are(noise: list[bytes
 @pytest.mark.parametrize(
     "body",
     [
-        fragment(0, 0, b"x"),  # longer than it says
+        fragment(0, 0, b"x"),  # longer than its length field
         fragment(2, 0, b"xyz"),
         fragment(9, 5, b"x"),  # not where the last one ended
         fragment(MESSAGE_MAX + 1, 0, b"x"),
     ],
 )
-def test_a_fragment_out_of_place_starts_over(body: bytes) -> None:
+def test_a_fragment_out_of_place_discards_the_parts(body: bytes) -> None:
     first, last = fragment(4, 0, b"ab"), fragment(4, 2, b"cd")
     assert assemble([first, body, last]) == [None, None, None]
     assert assemble([first, body, first, last]) == [None, None, None, b"abcd"]

@@ -1,4 +1,4 @@
-"""The postbox: proves what a site says, judges what it hears."""
+"""Message authentication: what is accepted, and why the rest is refused."""
 
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.wire.frames import Ack, Control, Hole, Request, decode_control, serial_of
@@ -19,7 +19,7 @@ def judged(datagram: bytes, *, by: MessageAuthenticator | None = None, message: 
     return (by or authenticator(1)).refusal(word, datagram, fresh=not isinstance(word, Ack))
 
 
-def test_what_a_peer_says_is_believed_once() -> None:
+def test_a_datagram_of_a_peer_is_accepted_once() -> None:
     mine, datagram = authenticator(1), authenticator(2).for_sites(REQUEST)
     assert judged(datagram, by=mine) is None
     assert judged(datagram, by=mine) == "replayed"
@@ -31,38 +31,38 @@ def test_every_datagram_has_its_own_serial_from_the_first_on() -> None:
     assert [serial_of(datagram) for datagram in datagrams] == [101, 102, 103]
 
 
-def test_datagrams_out_of_order_are_believed_too() -> None:
+def test_datagrams_out_of_order_are_accepted_too() -> None:
     mine, speaking = authenticator(1), authenticator(2)
     first, second = speaking.for_sites(REQUEST), speaking.for_sites(REQUEST)
     assert judged(second, by=mine) is None
     assert judged(first, by=mine) is None
 
 
-def test_a_later_incarnation_of_a_peer_is_believed() -> None:
+def test_a_later_incarnation_of_a_peer_is_accepted() -> None:
     mine = authenticator(1)
     assert judged(authenticator(2, first_serial=100).for_sites(REQUEST), by=mine) is None
     assert judged(authenticator(2, first_serial=10**18).for_sites(REQUEST), by=mine) is None
 
 
-def test_an_acknowledgment_may_come_again() -> None:
+def test_an_acknowledgment_may_be_received_again() -> None:
     mine = authenticator(1)
     datagram = authenticator(2).for_sites(ack(formation(), 2, 1))
     assert judged(datagram, by=mine) is None
     assert judged(datagram, by=mine) is None
 
 
-def test_one_does_not_listen_to_oneself() -> None:
+def test_own_datagrams_are_ignored() -> None:
     assert judged(authenticator(1).for_sites(Request(0, 7, 1, (1,), ()))) == "own"
 
 
-def test_strangers_and_wrong_keys_are_forged() -> None:
+def test_unknown_senders_and_wrong_keys_count_as_forged() -> None:
     other = Keys.from_secret(b"another deployment", (1, 2, 3), (SOURCE,))
     assert judged(authenticator(2, keys=other).for_sites(REQUEST)) == "forged"
     stranger = authenticator(9, peers=(1, 2, 3, 9))
     assert judged(stranger.for_sites(Request(0, 7, 9, (1,), ()))) == "forged"
 
 
-def test_a_peer_cannot_speak_as_another() -> None:
+def test_a_peer_cannot_impersonate_another() -> None:
     assert judged(authenticator(3).for_sites(REQUEST)) == "forged"
 
 
@@ -72,7 +72,7 @@ def test_a_forged_datagram_does_not_use_up_its_serial() -> None:
     assert judged(datagram, by=mine) is None
 
 
-def test_a_word_to_a_source_is_proved_under_the_key_of_that_source_alone() -> None:
+def test_a_datagram_to_a_source_is_verified_by_that_source_alone() -> None:
     word = Hole(0, 7, 2, named(1))
     datagram = authenticator(2).for_source(SOURCE, word)
     assert Authenticator(KEYS.sources[SOURCE]).holds(datagram)

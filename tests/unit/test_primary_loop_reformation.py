@@ -1,4 +1,4 @@
-"""What follows from the answers of the members: decision 21, Where a formation resumes, as functions of values."""
+"""What follows from the reports of the members: decision 21, Where a formation resumes, as functions of values."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
-from unit.loop_values import TIMING, formation_of, standing_of
+from unit.loop_values import TIMING, formation_of, report_of
 
 
 def topology(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
@@ -18,7 +18,7 @@ def topology(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS)
 
 
 def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
-    return {site: standing_of(site, membership_state=MembershipState.FENCED, **changes) for site in sites}
+    return {site: report_of(site, membership_state=MembershipState.FENCED, **changes) for site in sites}
 
 
 def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
@@ -28,7 +28,7 @@ def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
 
 
 def test_what_came_before_the_formation_may_be_held_by_its_keeper_alone() -> None:
-    """Then it is missing however few are silent."""
+    """Then it is missing however few members are silent."""
     loop = formation_of(1, 2, 3, resilience=1)
     assert commits_may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
     assert not commits_may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
@@ -40,7 +40,7 @@ def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_coun
     assert not commits_may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
 
 
-def test_the_silent_are_passed_by() -> None:
+def test_silent_members_are_bypassed() -> None:
     answered = fenced(1, 3)
     assert next_layout(
         formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
@@ -49,25 +49,25 @@ def test_the_silent_are_passed_by() -> None:
 
 def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
     answered = fenced(1) | {
-        2: standing_of(2, membership_state=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
-        3: standing_of(3, membership_state=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
+        2: report_of(2, membership_state=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
+        3: report_of(3, membership_state=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
     }
     assert next_layout(
         formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
     ).members == (1, 2)
 
 
-def test_whoever_is_retired_or_cannot_tell_the_time_leaves_on_the_occasion() -> None:
+def test_retired_sites_and_those_with_bad_clocks_leave_at_a_reformation() -> None:
     answered = fenced(1, 2) | fenced(3, request=MembershipRequest.WITHDRAW)
     layout = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={2}, suspected=True)
     assert layout.members == (1,)
-    everybody = next_layout(
+    all_leaving = next_layout(
         formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={1, 2}, suspected=True
     )
-    assert everybody.members == (1, 2, 3)  # a loop of nobody serves nobody
+    assert all_leaving.members == (1, 2, 3)  # a loop is never emptied
 
 
-def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
+def test_if_only_leaving_sites_are_left_they_stay() -> None:
     answered = fenced(3)
     loop = formation_of(1, leaving=(3,), first_sequence=0)
     assert next_layout(loop, answered, answered, topology(1, 3), retired={3}, suspected=True).members == (3,)
@@ -76,13 +76,13 @@ def test_where_only_those_who_were_leaving_are_left_they_stay() -> None:
 def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
     """2001 §8."""
     answered = fenced(1, 3)
-    standings = answered | {91: standing_of(91, complete_through=18), 92: standing_of(92, complete_through=19)}
+    reports = answered | {91: report_of(91, complete_through=18), 92: report_of(92, complete_through=19)}
     policy = topology(1, 2, 3, remedy=Remedy.REPLACE)
-    layout = next_layout(formation_of(1, 2, 3), answered, standings, policy, retired=(), suspected=True)
+    layout = next_layout(formation_of(1, 2, 3), answered, reports, policy, retired=(), suspected=True)
     assert layout.members == (1, 92, 3)
 
 
-def test_a_needless_reformation_raises_patience_up_to_a_limit() -> None:
+def test_a_needless_reformation_raises_retries_up_to_a_limit() -> None:
     """Decision 28, Retry adaptation."""
     answered = fenced(1, 2)
     loop = formation_of(1, 2)
@@ -105,26 +105,26 @@ def test_the_resilience_follows_the_members() -> None:
 
 
 def relief_of(
-    loop: Formation, standings: dict[NodeId, SiteReport], policy: Topology, *, retired: tuple[NodeId, ...] = ()
+    loop: Formation, reports: dict[NodeId, SiteReport], policy: Topology, *, retired: tuple[NodeId, ...] = ()
 ) -> Formation | None:
     now = loop.scheduled_at(20)
-    relief = plan_change(loop, standings, policy, retired=retired, quiet_since=now, failures=0, now=now)
+    relief = plan_change(loop, reports, policy, retired=retired, quiet_since=now, failures=0, now=now)
     return None if relief is None else relief.formation
 
 
 def members(*sites: NodeId) -> dict[NodeId, SiteReport]:
-    return {site: standing_of(site) for site in sites}
+    return {site: report_of(site) for site in sites}
 
 
-def test_a_loop_that_is_as_it_should_be_is_left_alone() -> None:
+def test_a_loop_as_requested_is_not_changed() -> None:
     assert relief_of(formation_of(1, 2, 3), members(1, 2, 3), topology(1, 2, 3)) is None
 
 
-def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
-    standings = members(1, 3) | {
-        2: standing_of(2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+def test_a_site_that_requests_to_join_and_is_up_to_date_joins_in_tour_order() -> None:
+    reports = members(1, 3) | {
+        2: report_of(2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
     }
-    relief = relief_of(formation_of(1, 3), standings, topology(1, 2, 3))
+    relief = relief_of(formation_of(1, 3), reports, topology(1, 2, 3))
     assert relief is not None
     assert set(relief.members) == {1, 2, 3}
     assert relief.roll == tuple(1_000 + member for member in relief.members)
@@ -136,15 +136,15 @@ def test_who_wants_in_and_is_up_to_date_comes_in_at_its_place() -> None:
     [{"complete_through": 19 - LAG_MAX}, {"formation": 2}, {"request": MembershipRequest.NOTHING}],
     ids=["too far behind", "in an earlier formation", "does not want"],
 )
-def test_who_is_not_ready_does_not_come_in(changes: dict[str, object]) -> None:
+def test_a_site_that_is_not_ready_does_not_join(changes: dict[str, object]) -> None:
     given: dict[str, object] = {"membership_state": MembershipState.OBSERVER, "request": MembershipRequest.JOIN}
-    standings = members(1, 3) | {2: standing_of(2, **(given | changes))}
-    assert relief_of(formation_of(1, 3), standings, topology(1, 2, 3)) is None
+    reports = members(1, 3) | {2: report_of(2, **(given | changes))}
+    assert relief_of(formation_of(1, 3), reports, topology(1, 2, 3)) is None
 
 
-def test_who_is_retired_or_wants_out_goes_and_takes_its_last_turns() -> None:
-    standings = members(1, 2, 3) | {2: standing_of(2, request=MembershipRequest.WITHDRAW)}
-    relief = relief_of(formation_of(1, 2, 3), standings, topology(1, 2, 3), retired=(3,))
+def test_a_retired_or_withdrawing_site_leaves_after_its_last_turns() -> None:
+    reports = members(1, 2, 3) | {2: report_of(2, request=MembershipRequest.WITHDRAW)}
+    relief = relief_of(formation_of(1, 2, 3), reports, topology(1, 2, 3), retired=(3,))
     assert relief is not None
     assert relief.members == (1,)
     assert set(relief.leaving) == {2, 3}

@@ -1,4 +1,4 @@
-"""Requests: whom to ask, and everything for one site in few datagrams."""
+"""Requests of recoveries: which site is asked, and how requests are combined into few datagrams."""
 
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
@@ -7,13 +7,13 @@ from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.ring.receiver.recovery import REQUESTS_MAX, Recoveries, Recovery, combine_requests, request_targets
 from fairtape.wire.frames import CONTROL_SIZE, TAG_SIZE, Request, encode_control, request_items_max
 from unit.recovery_values import T_E, TIMING
-from unit.ring_values import KEYS, Voice, ack, formation, named
+from unit.ring_values import KEYS, Signer, ack, formation, named
 
 LAYOUT = formation((1, 2, 3, 4, 5))
 
 
 class Wants:
-    """Recoveries of one receiver, and what it knows."""
+    """Recoveries of one receiver, and its ordering."""
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
         self.ordering = Ordering(
@@ -24,7 +24,7 @@ class Wants:
             next_sequence=layout.first_sequence,
         )
         self.recoveries = Recoveries(timing=TIMING, timed=True, tokens=self.ordering)
-        self._voice = Voice()
+        self._signer = Signer()
         self._layout = layout
 
     def of_acks(self, *tokens: int) -> list[Recovery]:
@@ -34,7 +34,7 @@ class Wants:
 
     def of_messages(self, token: int, first: int, count: int) -> list[Recovery]:
         message = ack(self._layout, token, first, [named(first, count)])
-        self.ordering.accept(message, self._voice.say(message))
+        self.ordering.accept(message, self._signer.sign(message))
         self.recoveries.acknowledged(token, T_E)
         return list(self.recoveries.running.values())
 
@@ -47,7 +47,7 @@ def asked(recoveries: list[Recovery], *, me: int, highest_ack: int) -> dict[int,
     return {site: [recovery.token for recovery in each] for site, each in found.items()}
 
 
-def test_before_any_later_token_is_heard_the_site_whose_turn_it_is_is_asked() -> None:
+def test_without_a_later_acknowledgment_the_token_site_is_asked() -> None:
     assert asked(Wants().of_acks(3), me=5, highest_ack=2) == {3: [3]}
 
 
@@ -65,12 +65,12 @@ def test_each_retry_asks_the_site_before() -> None:
     assert sites == [4, 3, 2, 4, 3]
 
 
-def test_nobody_asks_itself() -> None:
+def test_a_site_never_asks_itself() -> None:
     assert asked(Wants().of_acks(2), me=4, highest_ack=4) == {3: [2]}
 
 
 def test_no_site_is_asked_for_what_it_is_not_known_to_hold() -> None:
-    """A round further, every site has sent a later acknowledgment; more than a round is not looked at."""
+    """A round later, every site has sent a later acknowledgment; only one round is considered."""
     (recovery,) = Wants().of_acks(1)
     assert asked([recovery], me=5, highest_ack=60) == {4: [1]}
 
@@ -82,11 +82,11 @@ def test_acknowledgments_and_messages_share_one_request() -> None:
     assert due_requests.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
 
 
-def test_nothing_wanted_is_nothing_asked() -> None:
+def test_no_recoveries_need_no_request() -> None:
     assert Wants().combined([]) == []
 
 
-def test_many_wishes_are_split_into_datagrams_that_fit_and_are_limited() -> None:
+def test_many_items_are_split_into_a_limited_number_of_datagrams_that_fit() -> None:
     due_requests = Wants()
     recoveries = due_requests.of_acks(*range(1, 901))
     for datagram_max in (256, 1_400):

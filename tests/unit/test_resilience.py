@@ -1,4 +1,4 @@
-"""What can be inferred from the acknowledgments that were heard, at the edges of a formation."""
+"""What received acknowledgments prove, at the edges of a formation."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from fairtape.ring.receiver.resilience import Resilience
 from unit.ring_values import formation
 
 
-def test_before_anything_is_heard_nothing_is_known() -> None:
+def test_without_acknowledgments_nothing_is_known() -> None:
     heard = Resilience(FormationHistory(formation(first_token=50, resilience=2)))
     assert heard.highest_ack == 49
     assert heard.stable_through == heard.known_stable_through == 49
@@ -38,7 +38,7 @@ def test_two_rounds_less_one_after_the_first_token_all_members_know_it() -> None
 
 
 @pytest.mark.parametrize("resilience", [0, 1, 2])
-def test_a_message_survives_k_failures_once_k_more_tokens_were_heard(resilience: int) -> None:
+def test_a_message_survives_k_failures_once_k_more_tokens_were_received(resilience: int) -> None:
     heard = Resilience(FormationHistory(formation((1, 2, 3), resilience=resilience)))
     heard.ack_received(10)
     assert heard.survives_through == 10 - resilience

@@ -1,4 +1,4 @@
-"""The register of retired sites."""
+"""Retired sites in the formation log."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_a_change_is_proposed_until_it_is_recorded() -> None:
     assert register.proposal(5) == LogEntry(RETIRED_SITES_LOG, 2, 5, encode_retired_sites(()))
 
 
-def test_a_new_leader_believes_the_log() -> None:
+def test_a_new_leader_takes_the_retired_sites_from_the_log() -> None:
     retired = {7}
     register = RetiredSites(retired)
     register.recall(LogEntry(RETIRED_SITES_LOG, 6, 4, encode_retired_sites({3})))

@@ -12,7 +12,7 @@ def loop(me: int, stride: int = 1) -> SecondaryLoop:
     return SecondaryLoop(formation_of(2, 5, 6, loop=1, first_sequence=0, stride=stride), me=me)
 
 
-def test_a_site_passes_the_token_on_when_it_holds_what_the_token_asks_for() -> None:
+def test_a_site_passes_the_token_on_once_it_holds_everything_up_to_it() -> None:
     junction = loop(2)
     assert junction.advance(10, 0) == []
     assert junction.advance(11, 0) == [11]
@@ -22,7 +22,7 @@ def test_a_site_passes_the_token_on_when_it_holds_what_the_token_asks_for() -> N
     assert junction.advance(30, 0) == [14]
 
 
-def test_a_token_out_of_turn_or_heard_before_changes_nothing() -> None:
+def test_a_token_out_of_turn_or_received_before_changes_nothing() -> None:
     site = loop(5)
     assert site.receive_token(11, 6, 0) == "out_of_turn"
     assert site.receive_token(10, 2, 0) == "out_of_turn"
@@ -46,7 +46,7 @@ def test_with_a_stride_the_token_passes_less_often() -> None:
     assert junction.receive_token(14, 5, 0) == "loop_token"
 
 
-def test_a_token_that_is_not_taken_up_is_repeated_and_then_its_site_is_suspected() -> None:
+def test_a_token_that_is_not_accepted_is_repeated_and_then_its_site_is_suspected() -> None:
     junction = loop(2)
     assert junction.advance(12, 0) == [11]
     assert junction.deadline() == RETRY
@@ -57,7 +57,7 @@ def test_a_token_that_is_not_taken_up_is_repeated_and_then_its_site_is_suspected
     assert junction.deadline() == NEVER
 
 
-def test_nobody_is_blamed_while_the_primary_loop_stands_still() -> None:
+def test_no_site_is_suspected_while_the_primary_loop_is_stopped() -> None:
     junction = loop(2)
     junction.advance(11, 0)
     junction.advance(11, 10 * TIMING.reform_delay)
@@ -65,7 +65,7 @@ def test_nobody_is_blamed_while_the_primary_loop_stands_still() -> None:
     assert junction.deadline() == NEVER
 
 
-def test_a_break_takes_back_what_was_passed_and_nobody_is_waited_for_until_it_is_held_again() -> None:
+def test_a_break_undoes_passes_and_restarts_the_waits() -> None:
     site = loop(5)
     site.receive_token(11, 2, 0)
     assert site.advance(40, 0) == [12]

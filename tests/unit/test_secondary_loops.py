@@ -1,4 +1,4 @@
-"""The governor of a secondary loop: nobody is fenced, a new layout simply takes over."""
+"""The coordinator of a secondary loop: no site is fenced, a new formation just takes over."""
 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY
@@ -6,37 +6,37 @@ from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
 from fairtape.wire.membership import Install, MembershipRequest, MembershipState
-from unit.loop_values import TIMING, standing_of
+from unit.loop_values import TIMING, report_of
 
 NOW: Instant = 100 * SECOND
 PATIENCE = TIMING.lease_period + lease_margin(TIMING)
 SETTLED = NOW + 2 * TIMING.report_period
 
 
-def governor() -> SecondaryLoopCoordinator:
+def coordinator() -> SecondaryLoopCoordinator:
     loop = LoopTopology(number=1, tour=(5, 6, 7), timing=TIMING, junction=2, request_sets=2)
-    governor = SecondaryLoopCoordinator(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
-    governor.lead(None, 4, NOW)
-    governor.parents = (1, 2, 3)
-    return governor
+    coordinator = SecondaryLoopCoordinator(loop, me=101, stripe=0, incarnation_of=lambda site: 1_000 + site)
+    coordinator.lead(None, 4, NOW)
+    coordinator.parents = (1, 2, 3)
+    return coordinator
 
 
-def receive_report(governor: SecondaryLoopCoordinator, *sites: int, at: Instant, **changes: object) -> None:
+def receive_report(coordinator: SecondaryLoopCoordinator, *sites: int, at: Instant, **changes: object) -> None:
     for site in sites:
         given: dict[str, object] = {"loop": 1, "formation": 1}
-        governor.receive_report(standing_of(site, **(given | changes)), at)
+        coordinator.receive_report(report_of(site, **(given | changes)), at)
 
 
-def record(governor: SecondaryLoopCoordinator, now: Instant) -> Formation:
-    assert governor.proposal is not None
-    formation = governor.proposal
-    governor.recorded(formation, now)
+def record(coordinator: SecondaryLoopCoordinator, now: Instant) -> Formation:
+    assert coordinator.proposal is not None
+    formation = coordinator.proposal
+    coordinator.recorded(formation, now)
     return formation
 
 
 def led() -> SecondaryLoopCoordinator:
-    """In its first formation, which everybody has entered."""
-    loop = governor()
+    """In its first formation, which all sites have entered."""
+    loop = coordinator()
     receive_report(
         loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN
     )
@@ -47,22 +47,22 @@ def led() -> SecondaryLoopCoordinator:
 
 
 def test_the_first_formation_has_the_junction_first() -> None:
-    loop = governor()
+    loop = coordinator()
     receive_report(loop, 5, 6, 7, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     first = record(loop, NOW)
     assert (first.members, first.junction, first.loop, first.request_sets) == ((2, 5, 6, 7), 2, 1, 2)
     assert {site for site, message in loop.outbox if isinstance(message, Install)} >= {2, 5, 6, 7}
 
 
-def test_it_does_not_wait_for_ever() -> None:
-    loop = governor()
+def test_the_first_formation_does_not_wait_for_ever() -> None:
+    loop = coordinator()
     receive_report(loop, 6, at=NOW, formation=0, membership_state=MembershipState.OBSERVER)
     assert loop.proposal is None
     loop.wake(NOW + FIRST_FORMATION_DELAY)
     assert record(loop, NOW + FIRST_FORMATION_DELAY).members == (2, 6)
 
 
-def test_a_site_that_falls_silent_is_left_out_and_comes_back() -> None:
+def test_a_silent_site_is_removed_and_joins_again() -> None:
     loop = led()
     later = NOW + PATIENCE
     receive_report(loop, 2, 5, 7, at=later - 1)
@@ -84,14 +84,14 @@ def test_a_junction_that_has_failed_is_replaced_by_a_survivor() -> None:
     assert record(loop, SETTLED).members == (1, 5, 6, 7)
 
 
-def test_whoever_did_not_pass_the_token_on_is_left_out_unless_it_was_just_heard() -> None:
+def test_a_site_that_did_not_pass_the_token_is_removed_unless_it_reported_recently() -> None:
     loop = led()
     receive_report(loop, 5, at=SETTLED, suspect=6, suspect_token=30)
     assert record(loop, SETTLED).members == (2, 5, 7)
     recent = led()
     receive_report(recent, 6, at=SETTLED)
     receive_report(recent, 5, at=SETTLED, suspect=6, suspect_token=30)
-    assert record(recent, SETTLED).members == (2, 5, 6, 7)  # the token begins anew
+    assert record(recent, SETTLED).members == (2, 5, 6, 7)  # the token starts again
 
 
 def test_retired_sites_and_those_with_bad_clocks_stay_out() -> None:
@@ -101,7 +101,7 @@ def test_retired_sites_and_those_with_bad_clocks_stay_out() -> None:
     assert record(loop, SETTLED).members == (2, 5)
 
 
-def test_everybody_is_told_until_it_has_entered() -> None:
+def test_the_formation_is_sent_to_every_site_until_it_has_entered() -> None:
     loop = led()
     loop.parents = (1, 3)
     receive_report(loop, 5, 6, 7, at=SETTLED)

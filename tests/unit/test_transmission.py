@@ -1,4 +1,4 @@
-"""The source's side: cut once, sealed once, repeated byte for byte, limited everywhere."""
+"""Transmission: blocks are packed and sealed once, retransmitted byte for byte, and limited everywhere."""
 
 from dataclasses import replace
 from random import Random
@@ -19,7 +19,7 @@ from unit.sending_values import DELAY, NOW, ROUND_TRIP, acknowledge, sender
 
 
 def opened(datagrams: list[bytes]) -> list[bytes]:
-    """What receivers would read in these blocks, long messages put together."""
+    """The messages that receivers would read in these blocks."""
     seal = Seal(KEYS.sources[SOURCE], stripe=0, source=SOURCE, incarnation=1)
     assembler = Assembler()
     messages: list[bytes] = []
@@ -51,7 +51,7 @@ def test_small_messages_share_a_block() -> None:
     datagram_max=st.sampled_from([256, 512, 1_400]),
     rounds=st.integers(1, 4),
 )
-def test_every_message_leaves_once_and_in_order(sizes: list[int], datagram_max: int, rounds: int) -> None:
+def test_every_message_is_sent_once_and_in_order(sizes: list[int], datagram_max: int, rounds: int) -> None:
     sending, chance = sender(datagram_max=datagram_max), Random(1)
     messages = [chance.randbytes(size) for size in sizes]
     sent: list[bytes] = []
@@ -70,7 +70,7 @@ def test_every_message_leaves_once_and_in_order(sizes: list[int], datagram_max: 
     assert sending.next_number == following
 
 
-def test_records_fill_blocks_without_being_looked_at() -> None:
+def test_records_fill_blocks_without_work_per_record() -> None:
     sending = sender()
     records = bytes(range(256)) * 64
     assert sending.offer_records(records, 64) == 256
@@ -102,7 +102,7 @@ def test_a_full_queue_takes_what_fits_and_no_more() -> None:
     assert sending.offer_records(bytes(8), 8) == 0
 
 
-def test_the_window_limits_what_is_under_way() -> None:
+def test_the_window_limits_the_bytes_in_flight() -> None:
     sending = sender(window=SendWindow(minimum=4_000, maximum=4_000, size=4_000))
     sending.offer([bytes(100)] * 200)
     first = sending.next_blocks(NOW)
@@ -121,7 +121,7 @@ def test_a_message_larger_than_the_window_goes_alone() -> None:
     assert len(sending.next_blocks(NOW)) == 1
 
 
-def test_there_is_a_limit_to_blocks_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_limit_to_blocks_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_max, "FLIGHT_BLOCKS_MAX", 3)
     sending = sender()
     sending.offer([bytes(1_300)] * 5)
@@ -137,7 +137,7 @@ def test_the_pace_holds_blocks_back_and_says_until_when() -> None:
     assert len(sending.next_blocks(sending.deadline())) == 1
 
 
-def test_an_unacknowledged_block_is_repeated_byte_for_byte_less_and_less_often() -> None:
+def test_an_unacknowledged_block_is_repeated_byte_for_byte_with_backoff() -> None:
     sending = sender()
     sending.offer([b"again"])
     (datagram,) = sending.next_blocks(NOW)
@@ -151,7 +151,7 @@ def test_an_unacknowledged_block_is_repeated_byte_for_byte_less_and_less_often()
     assert waits == [DELAY, 2 * DELAY, 4 * DELAY, *[BACKOFF_MAX * DELAY] * 3]
 
 
-def test_one_expiry_repeats_a_limited_number_of_blocks() -> None:
+def test_one_timeout_repeats_a_limited_number_of_blocks() -> None:
     sending = sender()
     sending.offer([bytes(1_300)] * (RESEND_MAX + 10))
     sending.next_blocks(NOW)
@@ -180,7 +180,7 @@ def test_an_acknowledgment_of_what_was_never_sent_is_ignored() -> None:
 
 
 def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing() -> None:
-    """No honest site says this; a corrupt one must not be able to stop a source."""
+    """No correct site sends this; a faulty one must not be able to stop a source."""
     sending = sender()
     sending.offer([b"a", b"b", b"c"])
     sending.next_blocks(NOW)
@@ -201,7 +201,7 @@ def test_a_late_token_closes_the_window() -> None:
         assert (window.size < WINDOW_MAX // 2) == behind
 
 
-def test_a_long_queue_leaves_in_steps_so_that_acknowledgments_are_heard_between_them() -> None:
+def test_a_long_queue_is_sent_in_bursts_with_acknowledgments_received_between() -> None:
     sending = sender()
     sending.offer([bytes(1_300)] * (BURST_BLOCKS_MAX + 1))
     assert len(sending.next_blocks(NOW)) == BURST_BLOCKS_MAX
@@ -222,7 +222,7 @@ def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
 
 
 def test_a_hole_that_several_sites_name_is_answered_once_in_a_round_trip() -> None:
-    """The answer goes to everyone; what was named before it arrived asks for nothing more."""
+    """The retransmission is multicast; reports sent before it arrived need nothing more."""
     window = SendWindow(size=WINDOW_MAX)
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
@@ -242,7 +242,7 @@ def test_two_holes_in_one_round_trip_are_both_filled_and_close_the_window_once()
     assert window.size == WINDOW_MAX // 2
 
 
-def test_a_hole_that_an_overdue_repetition_is_about_to_fill_asks_for_nothing_more() -> None:
+def test_a_hole_that_a_timeout_has_just_filled_is_not_filled_again() -> None:
     sending = sender()
     sending.offer([bytes(1_300)])
     sent = sending.next_blocks(NOW)
@@ -264,8 +264,8 @@ def test_a_huge_hole_is_answered_with_a_limited_number_of_blocks() -> None:
     size=st.integers(2_800, WINDOW_MAX),
     datagram_max=st.sampled_from([256, 512, 1_400]),
 )
-def test_the_short_cut_gives_what_the_rule_gives(queued: int, size: int, datagram_max: int) -> None:
-    """Where there is plenty of everything, Figure 1 says the largest packet."""
+def test_the_fast_path_of_the_body_size_equals_the_rule(queued: int, size: int, datagram_max: int) -> None:
+    """With a full queue and an open window, Figure 1 gives the largest packet."""
     window = SendWindow(size=size, minimum=size)
     sending = sender(datagram_max=datagram_max, window=replace(window))
     expected = packet_size(

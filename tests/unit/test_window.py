@@ -31,7 +31,7 @@ def test_below_the_threshold_the_window_doubles_each_round() -> None:
     assert window.size == 2 * WINDOW_MIN
 
 
-def test_above_the_threshold_the_window_grows_gently() -> None:
+def test_above_the_threshold_the_window_grows_slowly() -> None:
     window = SendWindow(size=WINDOW_MIN, threshold=WINDOW_MIN)
     window.sent(WINDOW_MIN)
     window.acknowledged(WINDOW_MIN, PACKET, behind=False)
@@ -62,7 +62,7 @@ def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
     assert window.size == WINDOW_MIN
 
 
-def test_silence_begins_anew_and_remembers_half() -> None:
+def test_a_timeout_restarts_at_the_minimum_with_half_as_threshold() -> None:
     window = SendWindow(size=8 * WINDOW_MIN)
     window.timed_out()
     assert (window.size, window.threshold) == (WINDOW_MIN, 4 * WINDOW_MIN)
@@ -115,6 +115,6 @@ def test_over_time_the_rate_is_kept() -> None:
     assert 100_000 <= sent <= 100_000 + 1_000 + 100
 
 
-def test_a_packet_is_never_larger_than_the_window_has_room_for() -> None:
+def test_a_packet_is_never_larger_than_the_available_window() -> None:
     assert packet_size(offered=10_000, window=4_000, available=300, packet_min=256, packet_max=PACKET) == 300
     assert packet_size(offered=10_000, window=4_000, available=255, packet_min=256, packet_max=PACKET) is None

@@ -10,7 +10,7 @@ from fairtape.ring.membership.formation import BadFormation
 from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
 from fairtape.wire.membership import Install
-from unit.loop_values import formation_of, standing_of
+from unit.loop_values import formation_of, report_of
 from unit.test_primary_loop import NOW, led
 
 
@@ -53,13 +53,13 @@ def test_a_plan_that_is_ordered_comes_with_a_formation_that_takes_over_and_stays
     number = governor.formation.number + 1
     now = NOW + MILLISECOND
     for site in (1, 2, 3):
-        governor.receive_report(replace(standing_of(site), prepared=number), now)
+        governor.receive_report(replace(report_of(site), prepared=number), now)
     assert governor.proposal is not None
     governor.recorded(governor.proposal, now)
     assert governor.formation.plan == 1 << 16
     # The same order again changes nothing, and neither does a leader that comes after it.
     for site in (1, 2, 3):
-        standing = standing_of(site)
+        standing = report_of(site)
         governor.receive_report(
             replace(standing, formation=number, complete_through=governor.formation.first_token, prepared=0), now
         )
