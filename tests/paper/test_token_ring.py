@@ -285,10 +285,10 @@ def test_what_all_receivers_hold_is_known_after_one_round(m: int, t: int) -> Non
     holds = {}
     for token in range(max(t - m + 1, 1), t + 1):
         holds[layout.holder(token)] = token
-    heard = Resilience(FormationHistory(layout))
-    heard.ack_received(t)
+    proofs = Resilience(FormationHistory(layout))
+    proofs.ack_received(t)
     everyone = min(holds.values()) if len(holds) == m else 0
-    assert heard.stable_through == everyone == max(t - m + 1, 0)
+    assert proofs.stable_through == everyone == max(t - m + 1, 0)
 
 
 @settings(max_examples=100)
@@ -305,11 +305,11 @@ def test_what_all_receivers_know_that_all_hold_is_known_after_two_rounds(m: int,
         speaker = Resilience(FormationHistory(layout))
         speaker.ack_received(token)
         knows[layout.holder(token)] = speaker.stable_through
-    heard = Resilience(FormationHistory(layout))
-    heard.ack_received(t)
+    proofs = Resilience(FormationHistory(layout))
+    proofs.ack_received(t)
     everyone = min(knows.values()) if len(knows) == m else 0
-    assert heard.known_stable_through == max(everyone, 0) == max(t - 2 * m + 2, 0)
-    assert heard.known_stable_through <= heard.stable_through
+    assert proofs.known_stable_through == max(everyone, 0) == max(t - 2 * m + 2, 0)
+    assert proofs.known_stable_through <= proofs.stable_through
 
 
 @settings(max_examples=100)
@@ -318,9 +318,9 @@ def test_k_plus_1_sites_hold_what_k_further_acknowledgments_followed(m: int, t: 
     """Receiver (r - K) mod m has everything up to t - K, and so have the K that came after it.  TRMP 2001 §2."""
     resilience = data.draw(st.integers(0, m - 1))
     layout = formation(tuple(range(1, m + 1)), resilience=resilience)
-    heard = Resilience(FormationHistory(layout))
-    heard.ack_received(t)
-    token = heard.survives_through
+    proofs = Resilience(FormationHistory(layout))
+    proofs.ack_received(t)
+    token = proofs.survives_through
     assert token == max(t - resilience, 0)
     assert token == 0 or len({layout.holder(later) for later in range(token, t + 1)}) == resilience + 1
 

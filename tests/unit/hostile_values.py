@@ -1,7 +1,7 @@
 """Hostile datagrams: what an attacker without keys can make of everything that ever crossed the network.
 
-A forger bends, cuts, lengthens, splices and repeats genuine datagrams, seals with keys of its own, and invents. Some of
-what it sends bears a right proof: a replay, and words of another stripe or formation, kept from another time.
+A forger flips, truncates, extends, splices and replays genuine datagrams, seals with its own keys, and invents. Some of
+what it sends is authentic: replays, and captured datagrams of another stripe or formation.
 """
 
 from collections.abc import Callable, Sequence

@@ -37,7 +37,7 @@ def assemble(bodies: list[bytes]) -> list[bytes | None]:
     return [assembler.add(body) for body in bodies]
 
 
-# Messages in are messages out.
+# Packing and unpacking.
 
 
 @given(message_lists | uniform_lists)
@@ -72,29 +72,29 @@ def test_a_body_may_hold_empty_messages_and_as_many_as_can_be_counted() -> None:
 
 
 @given(message_lists, rooms)
-def test_fitting_messages_stay_within_the_size(messages: list[bytes], room: int) -> None:
-    taken = fitting_count(messages, room)
-    assert taken == 0 or len(pack_messages(messages[:taken])) <= room
+def test_fitting_messages_stay_within_the_size(messages: list[bytes], size_max: int) -> None:
+    taken = fitting_count(messages, size_max)
+    assert taken == 0 or len(pack_messages(messages[:taken])) <= size_max
 
 
 @given(message_lists, rooms)
-def test_one_message_more_than_fits_would_not_fit_with_its_table(messages: list[bytes], room: int) -> None:
-    taken = fitting_count(messages, room)
+def test_one_message_more_than_fits_would_not_fit_with_its_table(messages: list[bytes], size_max: int) -> None:
+    taken = fitting_count(messages, size_max)
     more = messages[: taken + 1]
-    assert taken == len(messages) or 2 + sum(2 + len(message) for message in more) > room
+    assert taken == len(messages) or 2 + sum(2 + len(message) for message in more) > size_max
 
 
 @given(rooms, st.integers(-2, 2))
-def test_the_longest_unfragmented_message_is_the_one_that_just_fits(room: int, excess: int) -> None:
-    message = bytes(message_max(room) + excess)
-    assert fitting_count([message], room) == (excess <= 0)
+def test_the_longest_unfragmented_message_is_the_one_that_just_fits(size_max: int, excess: int) -> None:
+    message = bytes(message_max(size_max) + excess)
+    assert fitting_count([message], size_max) == (excess <= 0)
 
 
 @given(st.integers(2, DATAGRAM_LIMIT), st.integers(1, 1_000))
-def test_records_fill_the_body_as_far_as_they_fit(room: int, size: int) -> None:
-    count = records_max(room, size)
-    assert len(pack_records(bytes(count * size), size)) <= room
-    assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > room
+def test_records_fill_the_body_as_far_as_they_fit(size_max: int, size: int) -> None:
+    count = records_max(size_max, size)
+    assert len(pack_records(bytes(count * size), size)) <= size_max
+    assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > size_max
 
 
 def test_no_more_messages_fit_than_can_be_counted() -> None:
@@ -160,11 +160,11 @@ def test_an_empty_fragment_is_refused(size: int) -> None:
 
 
 @given(st.binary(min_size=1, max_size=600), st.integers(FRAGMENT_HEAD + 1, 200))
-def test_a_long_message_comes_back_with_its_last_fragment(message: bytes, room: int) -> None:
-    bodies = list(split_message(message, room))
+def test_a_long_message_comes_back_with_its_last_fragment(message: bytes, size_max: int) -> None:
+    bodies = list(split_message(message, size_max))
     for body in bodies:
         check_body(body, 1, fragment=True)
-        assert len(body) <= room
+        assert len(body) <= size_max
     assert assemble(bodies) == [None] * (len(bodies) - 1) + [message]
 
 

@@ -20,8 +20,8 @@ def entry(token: int, size: int) -> Entry:
     return Ordered(0, 1, token, token, 1, 1_000 * token, (span,))
 
 
-def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
-    return CatchUp(0, 1, 9, after, chunk, room)
+def ask(after: int, chunk: int = 0, chunks_max: int = WINDOW) -> CatchUp:
+    return CatchUp(0, 1, 9, after, chunk, chunks_max)
 
 
 def answered(request: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
@@ -67,7 +67,7 @@ def test_only_a_journal_read_to_its_end_states_that_nothing_follows() -> None:
 
 
 def test_an_answer_is_no_longer_than_was_asked_for_and_begins_where_it_was_asked() -> None:
-    chunks = answered(ask(0, chunk=2, room=3), [entry(1, 2_000)])
+    chunks = answered(ask(0, chunk=2, chunks_max=3), [entry(1, 2_000)])
     assert [past.chunk for past in chunks] == [2, 3, 4]
 
 

@@ -78,7 +78,7 @@ def with_byte(datagram: bytes, position: int, value: int) -> bytes:
     return datagram[:position] + bytes([value]) + datagram[position + 1 :]
 
 
-# What is said is heard.
+# Encoding and decoding.
 
 
 @given(wire.controls, wire.serials)

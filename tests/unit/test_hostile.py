@@ -123,12 +123,12 @@ class SourceTarget:
         for number in range(12):
             self.machine.publish([b"trade %d" % number], self.now)
         sent = [datagram for effect in only(Multicast, self.machine.drain()) for datagram in effect.datagrams]
-        words = [
+        datagrams = [
             signer.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
             signer.sign_for_source(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2, 6)),
             signer.sign_for_source(SOURCE, Hole(0, LAYOUT.number, 3, named(8, 2))),
         ]
-        for datagram in words:
+        for datagram in datagrams:
             receive(self.machine, datagram, self.now)
             self.received.append(datagram)
         self.kept += sent

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.ring.receiver import receive_buffer as room
+from fairtape.ring.receiver import receive_buffer
 from fairtape.ring.receiver.receive_buffer import MISSING_RANGES_MAX, STREAMS_MAX, ReceiveBuffer, Stream
 from fairtape.wire.frames import RANGE_COUNT_MAX, Malformed, Range, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, block, named
@@ -101,7 +101,7 @@ def test_fragments_are_remembered_as_such() -> None:
 
 
 def test_a_full_stream_refuses_all_but_the_block_that_closes_its_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "HELD_BLOCKS_MAX", 3)
+    monkeypatch.setattr(receive_buffer, "HELD_BLOCKS_MAX", 3)
     held = holding(block(2), block(3), block(4))
     assert accept(held, block(5)) == "over_limit"
     assert accept(held, block(1)) == "block"
@@ -173,7 +173,7 @@ def test_sources_are_acknowledged_in_order_of_arrival_and_within_the_limit() -> 
 
 def test_one_acknowledgment_names_about_a_limited_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are left out come first at the next token."""
-    monkeypatch.setattr(room, "ACK_BLOCKS_MAX", 2)
+    monkeypatch.setattr(receive_buffer, "ACK_BLOCKS_MAX", 2)
     held = holding(block(1), block(2), block(1, incarnation=2), block(1, node=OTHER_SOURCE))
     first = held.unacknowledged(10)
     assert first == [named(1, 2), named(1, incarnation=2)]

@@ -212,7 +212,7 @@ def test_an_event_driven_site_asks_for_holes_only_with_the_token() -> None:
     holder, bystander = receiver(1, EVENT_DRIVEN), receiver(2, EVENT_DRIVEN)
     for site in (holder, bystander):
         receive(site, block(3), SOON)
-    assert [type(word) for word in controls(holder.drain())] == [Hole]
+    assert [type(message) for message in controls(holder.drain())] == [Hole]
     assert bystander.drain() == []
 
 
@@ -235,8 +235,8 @@ def test_a_late_block_of_an_ended_incarnation_is_not_acknowledged() -> None:
 def test_a_source_that_skips_numbers_does_no_harm() -> None:
     site = receiver(1)
     receive(site, block(1 << 62), SOON)
-    (word,) = controls(site.drain())
-    assert isinstance(word, Hole)
+    (message,) = controls(site.drain())
+    assert isinstance(message, Hole)
     run_until(site, STARTS_AT)
     assert site.complete_through == 1
 
@@ -259,8 +259,8 @@ def test_a_duplicate_is_answered_once_in_a_retry_period_and_only_when_it_is_genu
     assert site.counts["malformed"] == 1
     for at in (STARTS_AT + 1, STARTS_AT + 2, STARTS_AT + T_R, STARTS_AT + 1 + T_R):
         site.receive(datagram, at)
-    words = controls(site.drain())
-    assert words == [Progress(0, LAYOUT.number, 2, 1, 2, 1, 2)] * 2
+    messages = controls(site.drain())
+    assert messages == [Progress(0, LAYOUT.number, 2, 1, 2, 1, 2)] * 2
 
 
 def test_a_duplicate_is_not_answered_by_a_site_without_the_token_nor_before_it_is_acknowledged() -> None:

@@ -12,7 +12,7 @@ from unit.ring_values import KEYS, Signer, ack, formation, named
 LAYOUT = formation((1, 2, 3, 4, 5))
 
 
-class Wants:
+class RequestSetup:
     """Recoveries of one receiver, and its ordering."""
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
@@ -48,15 +48,15 @@ def asked(recoveries: list[Recovery], *, me: int, highest_ack: int) -> dict[int,
 
 
 def test_without_a_later_acknowledgment_the_token_site_is_asked() -> None:
-    assert asked(Wants().of_acks(3), me=5, highest_ack=2) == {3: [3]}
+    assert asked(RequestSetup().of_acks(3), me=5, highest_ack=2) == {3: [3]}
 
 
 def test_the_latest_token_site_is_asked_first_because_it_holds_everything() -> None:
-    assert asked(Wants().of_acks(1, 2), me=5, highest_ack=4) == {4: [1, 2]}
+    assert asked(RequestSetup().of_acks(1, 2), me=5, highest_ack=4) == {4: [1, 2]}
 
 
 def test_each_retry_asks_the_site_before() -> None:
-    (recovery,) = Wants().of_acks(2)
+    (recovery,) = RequestSetup().of_acks(2)
     sites = []
     for retries in range(1, 6):
         recovery.ack_retries = retries
@@ -66,33 +66,33 @@ def test_each_retry_asks_the_site_before() -> None:
 
 
 def test_a_site_never_asks_itself() -> None:
-    assert asked(Wants().of_acks(2), me=4, highest_ack=4) == {3: [2]}
+    assert asked(RequestSetup().of_acks(2), me=4, highest_ack=4) == {3: [2]}
 
 
 def test_no_site_is_asked_for_what_it_is_not_known_to_hold() -> None:
     """A round later, every site has sent a later acknowledgment; only one round is considered."""
-    (recovery,) = Wants().of_acks(1)
+    (recovery,) = RequestSetup().of_acks(1)
     assert asked([recovery], me=5, highest_ack=60) == {4: [1]}
 
 
 def test_acknowledgments_and_messages_share_one_request() -> None:
-    due_requests = Wants()
-    due_requests.of_acks(1, 2)
-    recoveries = due_requests.of_messages(3, 10, 4)
-    assert due_requests.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
+    setup = RequestSetup()
+    setup.of_acks(1, 2)
+    recoveries = setup.of_messages(3, 10, 4)
+    assert setup.combined(recoveries) == [Request(0, LAYOUT.number, 5, (1, 2), (named(10, 4),))]
 
 
 def test_no_recoveries_need_no_request() -> None:
-    assert Wants().combined([]) == []
+    assert RequestSetup().combined([]) == []
 
 
 def test_many_items_are_split_into_a_limited_number_of_datagrams_that_fit() -> None:
-    due_requests = Wants()
-    recoveries = due_requests.of_acks(*range(1, 901))
+    setup = RequestSetup()
+    recoveries = setup.of_acks(*range(1, 901))
     for datagram_max in (256, 1_400):
-        requests = due_requests.combined(recoveries, datagram_max)
-        room = request_items_max(datagram_max)
-        assert len(requests) == min(-(-900 // room), REQUESTS_MAX)
+        requests = setup.combined(recoveries, datagram_max)
+        items_max = request_items_max(datagram_max)
+        assert len(requests) == min(-(-900 // items_max), REQUESTS_MAX)
         for request in requests:
             assert len(encode_control(request, 1)) + TAG_SIZE <= datagram_max
         tokens = [token for request in requests for token in request.tokens]
@@ -101,8 +101,8 @@ def test_many_items_are_split_into_a_limited_number_of_datagrams_that_fit() -> N
 
 
 def test_a_request_that_is_full_of_tokens_leaves_ranges_for_the_next() -> None:
-    due_requests = Wants()
-    room = request_items_max(256)
-    due_requests.of_acks(*range(1, room + 1))
-    requests = due_requests.combined(due_requests.of_messages(room + 1, 50, 1), 256)
-    assert [(len(request.tokens), len(request.ranges)) for request in requests] == [(room, 0), (0, 1)]
+    setup = RequestSetup()
+    items_max = request_items_max(256)
+    setup.of_acks(*range(1, items_max + 1))
+    requests = setup.combined(setup.of_messages(items_max + 1, 50, 1), 256)
+    assert [(len(request.tokens), len(request.ranges)) for request in requests] == [(items_max, 0), (0, 1)]

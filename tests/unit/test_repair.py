@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.ring.membership.formation_history import FormationHistory
-from fairtape.ring.receiver import repair as room
+from fairtape.ring.receiver import repair
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.ring.receiver.repair import answer
@@ -51,7 +51,7 @@ def test_what_is_not_held_is_not_answered(wanted: Range) -> None:
 
 
 def test_an_answer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "ANSWER_MAX", 2)
+    monkeypatch.setattr(repair, "ANSWER_MAX", 2)
     assert answered((1,), (named(1, 4),)) == BLOCKS[:2]
     assert answered((1,), (named(6), named(1, 4))) == [BLOCKS[3], BLOCKS[0]]
     assert answered((1, 1), (named(6),)) == [BLOCKS[3], PARTS[0]]

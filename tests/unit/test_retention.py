@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER
-from fairtape.ring.sender import retention as keeping
+from fairtape.ring.sender import retention
 from fairtape.ring.sender.transmission import BACKOFF_MAX
 from fairtape.ring.sender.window import WINDOW_MAX, SendWindow
 from unit.ring_values import named
@@ -148,7 +148,7 @@ def test_blocks_in_flight_again_count_against_the_window() -> None:
 def test_a_source_that_keeps_too_much_sends_nothing_new_and_forgets_nothing(
     limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, limit, value)
+    monkeypatch.setattr(retention, limit, value)
     sending, sent = kept_and_in_flight(1, kept=3)
     sending.offer([bytes(1_300)])
     assert sending.next_blocks(NOW) == []

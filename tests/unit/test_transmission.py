@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.sender import transmission as size_max
+from fairtape.ring.sender import transmission
 from fairtape.ring.sender.transmission import BACKOFF_MAX, BURST_BLOCKS_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
 from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
@@ -122,7 +122,7 @@ def test_a_message_larger_than_the_window_goes_alone() -> None:
 
 
 def test_there_is_a_limit_to_blocks_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_max, "FLIGHT_BLOCKS_MAX", 3)
+    monkeypatch.setattr(transmission, "FLIGHT_BLOCKS_MAX", 3)
     sending = sender()
     sending.offer([bytes(1_300)] * 5)
     assert len(sending.next_blocks(NOW)) == 3
