@@ -5,7 +5,6 @@ from typing import Final, TypeAlias
 Instant: TypeAlias = int
 Duration: TypeAlias = int
 
-NANOSECOND: Final = 1
 MICROSECOND: Final = 1_000
 MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
