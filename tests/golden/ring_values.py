@@ -64,7 +64,7 @@ def governance() -> Iterator[tuple[str, bytes]]:
         "INSTALL PROPOSAL": servers.Install(STRIPE, 7, 901, 4, False, layout),
         "CATCH UP": servers.CatchUp(STRIPE, 7, 3, 44, 2, 16),
         "PAST": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 1, 3, b"chunk", 0xCAFE),
-        "PAST WITHOUT AN ENTRY": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 0, 0, servers.PLACE.pack(7, 44)),
+        "PAST WITHOUT AN ENTRY": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 0, 0, servers.POSITION.pack(7, 44)),
         "LOOP TOKEN": servers.LoopToken(STRIPE, 7, 3, 2, 44),
     }
     messages |= {

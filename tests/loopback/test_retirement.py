@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairtape.core.effects import QueryStore
 from fairtape.core.formation_log import LogEntry, Recall, Recalled, Record, StoreRequest, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY
-from fairtape.nodes.coordinator.server import REGISTER, Reformer, ReformerConfig
+from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY
+from fairtape.nodes.coordinator.server import RETIRED_SITES_LOG, Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.storage.formation_stores import FormationStore, open_store
@@ -20,7 +20,7 @@ from fairtape.wire.membership import MembershipMessage, MembershipState, Operato
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
 from loopback.etcds import running_etcd
-from unit.loop_values import TIMING, standing_of
+from unit.loop_values import TIMING, report_of
 
 SITES = (1, 2, 3, 4)
 OPERATOR = 999
@@ -78,7 +78,7 @@ class Servers:
 
     def receive(self, message: MembershipMessage) -> None:
         sender = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=self.now)
-        self.server.receive(sender.govern(message), self.now)
+        self.server.receive(sender.for_membership(message), self.now)
         self._turn()
 
     def _turn(self) -> None:
@@ -97,7 +97,7 @@ class Servers:
         """The last record of retired sites."""
         recalled = self.store.answer(Recall())
         assert isinstance(recalled, Recalled)
-        return next((entry for entry in recalled.latest if entry.loop == REGISTER), None)
+        return next((entry for entry in recalled.latest if entry.loop == RETIRED_SITES_LOG), None)
 
 
 def check_retired(drawn: Commands, open_store: Callable[[], FormationStore], *, lossy: bool) -> None:
@@ -124,9 +124,9 @@ def check_retired(drawn: Commands, open_store: Callable[[], FormationStore], *, 
         servers.lead()
         for site in SITES:
             servers.receive(
-                standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+                report_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
             )
-        servers.wait(FOUNDING_DELAY + STEP)  # it waits as long for absent sites, and so for retired ones
+        servers.wait(FIRST_FORMATION_DELAY + STEP)  # it waits as long for absent sites, and so for retired ones
         formation = servers.server.primary.formation
         assert set(formation.members if formation is not None else ()) == set(SITES) - retired
 

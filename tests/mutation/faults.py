@@ -1,4 +1,4 @@
-"""Deliberate faults: one rule each, turned off by a small change of the source, and who must notice."""
+"""Deliberate faults: each breaks one rule by a small change of the source; named tests must fail."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A rule, the change that breaks it, the tests that must fail by it, and the checker that a campaign must name."""
+    """A rule, the change that breaks it, the tests that must fail, and the checker that must fire in a campaign."""
 
     name: str
     rule: str
@@ -14,7 +14,7 @@ class Fault:
     old: str
     new: str
     tests: tuple[str, ...]  # in tests
-    guarantee: str | None = None  # which checker of the simulator fires, too
+    guarantee: str | None = None  # the checker of the simulator that must fire
 
 
 FAULTS: Final = (
@@ -24,11 +24,15 @@ FAULTS: Final = (
         file="ring/receiver/recovery_tables.py",
         old="recovery.ack_retries + recovery.message_retries < recovery.retries_max",
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
-        tests=("paper/test_figure_3.py", "unit/test_figures.py", "paper/test_deadline.py::test_the_deadline_is_tight"),
+        tests=(
+            "paper/test_figure_3.py",
+            "unit/test_recovery_tables.py",
+            "paper/test_deadline.py::test_the_deadline_is_tight",
+        ),
         guarantee="CompleteOrReforming",
     ),
     Fault(
-        name="patience begins anew",
+        name="waits start again",
         rule="A token that follows a late one has waited with it: its deadline counts from its own instant (T-RMP §5).",
         file="ring/receiver/ack_timeout.py",
         old="max(self._due_at(self._watched), self._awake_since), now)",
@@ -55,7 +59,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="late and silent",
-        rule="What becomes ready after its commit instant is marked late (decision 6, Commit).",
+        rule="A message that becomes ready after its commit instant is marked late (decision 6, Commit).",
         file="ring/receiver/release.py",
         old="self._ready.append((ordered, commit_at, now > commit_at))",
         new="self._ready.append((ordered, commit_at, False))",
@@ -74,8 +78,8 @@ FAULTS: Final = (
         name="ahead of the schedule",
         rule="Ack(e) is sent at t_e, not before (T-RMP §3).",
         file="ring/receiver/token.py",
-        old="return NEVER if self.held is None else self._course.scheduled_at(self.held)",
-        new="return NEVER if self.held is None else self._course.latest.starts_at",
+        old="return NEVER if self.held is None else self._formations.scheduled_at(self.held)",
+        new="return NEVER if self.held is None else self._formations.latest.starts_at",
         tests=("paper/test_token_ring.py", "unit/test_token.py"),
         guarantee="EverythingArrives",
     ),
@@ -98,7 +102,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="forgotten too soon",
-        rule="What all members hold is known after a whole round: t - m + 1, not t - m + 2 (2001 §2).",
+        rule="What all members hold is known after one round: t - m + 1, not t - m + 2 (2001 §2).",
         file="ring/receiver/resilience.py",
         old="token - len(formation.members) + 1)",
         new="token - len(formation.members) + 2)",
@@ -111,19 +115,19 @@ FAULTS: Final = (
         file="ring/sender/retention.py",
         old="self._proofs[0][0] <= token - self._resilience:",
         new="self._proofs[0][0] <= token:",
-        tests=("unit/test_keeping.py", "unit/test_source.py"),
+        tests=("unit/test_retention.py", "unit/test_source.py"),
         guarantee="KeptUntilHeld",
     ),
     Fault(
-        name="an order that may be void",
+        name="acknowledged by an abandoned formation",
         rule="A later formation may have begun before what an earlier one acknowledged: it is sent again.",
         file="ring/sender/transmission.py",
-        old="        blocks = self._kept.give_back()",
+        old="        blocks = self._kept.take_all()",
         new="        blocks: list[Block] = []",
-        tests=("unit/test_keeping.py", "unit/test_source.py"),
+        tests=("unit/test_retention.py", "unit/test_source.py"),
     ),
     Fault(
-        name="said before written",
+        name="sent before written",
         rule="Msg(e) is appended to the journal before Ack(e) leaves (decision 14, Append before Ack).",
         file="nodes/receiver.py",
         old="        taken = self._take_next(now)\n        assert taken\n"
@@ -134,15 +138,15 @@ FAULTS: Final = (
         guarantee="AppendBeforeAck",
     ),
     Fault(
-        name="a former life",
+        name="an ended incarnation",
         rule="An earlier incarnation is refused (decision 16, Incarnations end in the order).",
         file="ring/receiver/receive_buffer.py",
-        old='        if stream.ended:\n            raise Malformed("an earlier incarnation")\n',
+        old='        if stream.ended:\n            raise Malformed("earlier incarnation")\n',
         new="",
-        tests=("unit/test_holdings.py", "unit/test_receiver.py"),
+        tests=("unit/test_receive_buffer.py", "unit/test_receiver.py"),
     ),
     Fault(
-        name="one key for two lives",
+        name="one key for two incarnations",
         rule="Every incarnation of a source has a key of its own, so that no nonce covers two texts.",
         file="wire/seals.py",
         old="_CONTEXT.pack(stripe, source, incarnation)",
@@ -153,15 +157,19 @@ FAULTS: Final = (
         ),
     ),
     Fault(
-        name="replays welcome",
-        rule="A control datagram is believed once.",
+        name="replays accepted",
+        rule="A control datagram is accepted once.",
         file="wire/seals.py",
         old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
         new="if -ahead >= REPLAY_WINDOW:",
-        tests=("unit/test_postbox.py", "unit/test_source.py", "unit/test_seals.py::test_a_serial_is_accepted_once"),
+        tests=(
+            "unit/test_message_authentication.py",
+            "unit/test_source.py",
+            "unit/test_seals.py::test_a_serial_is_accepted_once",
+        ),
     ),
     Fault(
-        name="answers to anybody",
+        name="answers to forgeries",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
         file="nodes/receiver.py",
         old="        stream.seal.open(datagram, frame.first)  #",

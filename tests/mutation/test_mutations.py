@@ -1,4 +1,4 @@
-"""Tests that test the tests: each deliberate fault of `faults.py` is noticed by those who must notice it.
+"""Mutation tests: each deliberate fault of `faults.py` makes the named tests fail.
 
 A fault is put into a copy of the package, and a few tests run against the copy in a process of their own: every named
 file must have a failing test, and a short campaign of the simulator must name the guarantee. The copy without a fault
@@ -19,7 +19,7 @@ from mutation.faults import FAULTS, Fault
 PACKAGE = Path(fairtape.__file__).parent
 TESTS = Path(__file__).parents[1]
 SEEDS = 8  # worlds in a campaign; the first few already show a missing guarantee
-LOSS = 0.2  # each of them also with as much loss: what is asked for again and again is rare in a ring that is well
+LOSS = 0.2  # each also with this loss: repeated requests are rare in a healthy ring
 TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not run
 
 CAMPAIGN = f"""
@@ -65,7 +65,7 @@ def campaign_on(copy: Path, guarantee: str) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_a_deliberate_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
+def test_a_deliberate_fault_is_detected(fault: Fault, tmp_path: Path) -> None:
     copy = copied(tmp_path)
     page = copy / "fairtape" / fault.file
     text = page.read_text()
@@ -79,7 +79,7 @@ def test_a_deliberate_fault_is_noticed(fault: Fault, tmp_path: Path) -> None:
         assert fault.guarantee in campaign_on(copy, fault.guarantee)
 
 
-def test_without_a_fault_there_is_nothing_to_notice(tmp_path: Path) -> None:
+def test_without_a_fault_all_tests_pass(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     tests = tuple(dict.fromkeys(test for fault in FAULTS for test in fault.tests))
     result = verdict_on(copy, tests)

@@ -8,7 +8,19 @@ from fairtape.core.effects import Append, Deliver
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from unit.ring_values import STARTS_AT, TIMING, Ring, Voice, block, formation, hear, let_pass, named, only, receiver
+from unit.ring_values import (
+    STARTS_AT,
+    TIMING,
+    Ring,
+    Signer,
+    block,
+    formation,
+    named,
+    only,
+    receive,
+    receiver,
+    run_until,
+)
 
 ME = 3
 LAYOUT = formation((1, 2, 3, 4), resilience=1)
@@ -16,34 +28,34 @@ COMMIT_AT = LAYOUT.commit_at(1)
 IN_TIME = STARTS_AT + MILLISECOND
 
 
-class Witness:
+class CommitSetup:
     """A receiver that gets the four conditions one by one."""
 
     def __init__(self, layout: Formation = LAYOUT) -> None:
         self.layout = layout
         self.site: Receiver = receiver(ME, layout)
-        self._voice = Voice()
+        self._voice = Signer()
 
     def message(self, at: Instant = IN_TIME) -> None:
-        hear(self.site, block(1), at)
+        receive(self.site, block(1), at)
 
     def ack(self, at: Instant = IN_TIME) -> None:
-        hear(self.site, self._voice.ack(self.layout, 1, 1, [named(1)]), at)
+        receive(self.site, self._voice.ack(self.layout, 1, 1, [named(1)]), at)
 
     def second_holder(self, at: Instant = IN_TIME) -> None:
-        hear(self.site, self._voice.ack(self.layout, 2, 2), at)
+        receive(self.site, self._voice.ack(self.layout, 2, 2), at)
 
     def delivered(self, until: Instant) -> list[tuple[Instant, Deliver]]:
-        passed = [(0, effect) for effect in self.site.drain()] + let_pass(self.site, until)
+        passed = [(0, effect) for effect in self.site.drain()] + run_until(self.site, until)
         return [(effect.release.released_at, effect) for _, effect in passed if isinstance(effect, Deliver)]
 
 
-def ready() -> Witness:
-    witness = Witness()
-    witness.message()
-    witness.ack()
-    witness.second_holder()
-    return witness
+def ready() -> CommitSetup:
+    setup = CommitSetup()
+    setup.message()
+    setup.ack()
+    setup.second_holder()
+    return setup
 
 
 def test_with_all_four_a_message_is_committed_at_its_instant() -> None:
@@ -57,48 +69,48 @@ def test_with_all_four_a_message_is_committed_at_its_instant() -> None:
 
 def test_before_its_instant_nothing_is_committed() -> None:
     """Condition 1, now ≥ t_e + Δ_C: the R_T remulticast a message Δ_A after its timestamp.  TRMP 2001 §5."""
-    witness = ready()
-    assert witness.delivered(COMMIT_AT - 1) == []
-    witness.site.wake(COMMIT_AT - 1)
-    assert only(Deliver, witness.site.drain()) == []
+    setup = ready()
+    assert setup.delivered(COMMIT_AT - 1) == []
+    setup.site.wake(COMMIT_AT - 1)
+    assert only(Deliver, setup.site.drain()) == []
 
 
 def test_without_the_message_nothing_is_committed() -> None:
     """Condition 2, it holds Msg(e).  T-RMP §5."""
-    witness = Witness()
-    witness.ack()
-    witness.second_holder()
-    assert witness.delivered(COMMIT_AT) == []
+    setup = CommitSetup()
+    setup.ack()
+    setup.second_holder()
+    assert setup.delivered(COMMIT_AT) == []
 
 
 def test_without_everything_before_it_nothing_is_committed() -> None:
     """Condition 2, and everything before: all receivers place the messages in the same order.  TRMP 2001 §2."""
-    site, voice = receiver(ME, LAYOUT), Voice()
-    hear(site, block(2), IN_TIME)
-    hear(site, voice.ack(LAYOUT, 1, 1, [named(1)]), IN_TIME)
-    hear(site, voice.ack(LAYOUT, 2, 2, [named(2)]), IN_TIME)
-    hear(site, voice.ack(LAYOUT, 4, 3), LAYOUT.scheduled_at(4))
+    site, signer = receiver(ME, LAYOUT), Signer()
+    receive(site, block(2), IN_TIME)
+    receive(site, signer.ack(LAYOUT, 1, 1, [named(1)]), IN_TIME)
+    receive(site, signer.ack(LAYOUT, 2, 2, [named(2)]), IN_TIME)
+    receive(site, signer.ack(LAYOUT, 4, 3), LAYOUT.scheduled_at(4))
     late = LAYOUT.commit_at(2)
-    assert not [effect for _, effect in let_pass(site, late) if isinstance(effect, Append | Deliver)]
-    hear(site, block(1), late + 1)
+    assert not [effect for _, effect in run_until(site, late) if isinstance(effect, Append | Deliver)]
+    receive(site, block(1), late + 1)
     assert [effect.ordered.token for effect in only(Deliver, site.drain())] == [1, 2]
 
 
 def test_without_a_second_holder_nothing_is_committed() -> None:
     """Condition 3, it has seen Ack(e + K), so K + 1 sites hold Msg(e).  TRMP 2001 §2, decision 6, Commit."""
-    witness = Witness()
-    witness.message()
-    witness.ack()
-    assert witness.delivered(COMMIT_AT) == []
+    setup = CommitSetup()
+    setup.message()
+    setup.ack()
+    assert setup.delivered(COMMIT_AT) == []
 
 
 def test_without_a_lease_nothing_is_committed() -> None:
     """Condition 4, its lease is valid: at the instant at which it ends it is not.  Decision 6, Commit."""
-    witness = ready()
-    witness.site.renew_lease(COMMIT_AT, IN_TIME)
-    assert witness.delivered(COMMIT_AT + TIMING.retry_period // 4) == []
-    witness.site.renew_lease(COMMIT_AT + 10**12, COMMIT_AT + 7)
-    ((at, deliver),) = witness.delivered(COMMIT_AT + 7)
+    setup = ready()
+    setup.site.renew_lease(COMMIT_AT, IN_TIME)
+    assert setup.delivered(COMMIT_AT + TIMING.retry_period // 4) == []
+    setup.site.renew_lease(COMMIT_AT + 10**12, COMMIT_AT + 7)
+    ((at, deliver),) = setup.delivered(COMMIT_AT + 7)
     assert at == COMMIT_AT + 7
     assert deliver.release.late
 
@@ -106,14 +118,14 @@ def test_without_a_lease_nothing_is_committed() -> None:
 @pytest.mark.parametrize("last", ["message", "ack", "second_holder"])
 def test_what_becomes_ready_after_its_instant_is_delivered_at_once_and_marked_late(last: str) -> None:
     """A message complete only after its commit instant is delivered at once, marked late.  Decision 6, Commit."""
-    witness = Witness()
+    setup = CommitSetup()
     for condition in ("message", "ack", "second_holder"):
         if condition != last:
-            getattr(witness, condition)()
+            getattr(setup, condition)()
     at = COMMIT_AT + 1
-    assert witness.delivered(at) == []
-    getattr(witness, last)(at)
-    ((released_at, deliver),) = witness.delivered(at)
+    assert setup.delivered(at) == []
+    getattr(setup, last)(at)
+    ((released_at, deliver),) = setup.delivered(at)
     assert released_at == at
     assert deliver.release.late
     assert deliver.release.commit_at == COMMIT_AT
@@ -122,27 +134,27 @@ def test_what_becomes_ready_after_its_instant_is_delivered_at_once_and_marked_la
 @pytest.mark.parametrize("last", ["message", "ack", "second_holder"])
 def test_what_becomes_ready_at_its_very_instant_is_not_late(last: str) -> None:
     """Released together means at the commit instant, and that is still it.  Decision 6, Commit."""
-    witness = Witness()
+    setup = CommitSetup()
     for condition in ("message", "ack", "second_holder"):
         if condition != last:
-            getattr(witness, condition)()
-    assert witness.delivered(COMMIT_AT) == []
-    getattr(witness, last)(COMMIT_AT)
-    ((released_at, deliver),) = witness.delivered(COMMIT_AT)
+            getattr(setup, condition)()
+    assert setup.delivered(COMMIT_AT) == []
+    getattr(setup, last)(COMMIT_AT)
+    ((released_at, deliver),) = setup.delivered(COMMIT_AT)
     assert released_at == COMMIT_AT
     assert not deliver.release.late
 
 
 def test_a_late_message_never_changes_the_order() -> None:
     """Never silent, never reordered: what waits behind a late message is delivered after it.  Decision 6, Commit."""
-    site, voice = receiver(ME, LAYOUT), Voice()
+    site, signer = receiver(ME, LAYOUT), Signer()
     for token, number in ((1, 1), (2, 2)):
-        hear(site, voice.ack(LAYOUT, token, token, [named(number)]), LAYOUT.scheduled_at(token))
-    hear(site, block(2), IN_TIME)
+        receive(site, signer.ack(LAYOUT, token, token, [named(number)]), LAYOUT.scheduled_at(token))
+    receive(site, block(2), IN_TIME)
     late = LAYOUT.commit_at(2) + 1
-    let_pass(site, late)
-    hear(site, block(1), late)
-    hear(site, voice.ack(LAYOUT, 4, 3), late)
+    run_until(site, late)
+    receive(site, block(1), late)
+    receive(site, signer.ack(LAYOUT, 4, 3), late)
     delivered = only(Deliver, site.drain())
     assert [(effect.release.sequence, effect.release.late) for effect in delivered] == [(1, True), (2, True)]
 
@@ -175,7 +187,7 @@ def test_a_commit_happens_at_the_latest_of_its_conditions(
 ) -> None:
     """Neither before all conditions hold nor after: the four together, in any order of arrival.  Decision 6, Commit."""
     layout = formation(tuple(range(1, 65)), resilience=resilience, timing=TIMING)
-    site, voice = receiver(64, layout), Voice()
+    site, signer = receiver(64, layout), Signer()
     instants = {
         "message": STARTS_AT + message_at * MILLISECOND,
         "ack": STARTS_AT + ack_at * MILLISECOND,
@@ -183,15 +195,15 @@ def test_a_commit_happens_at_the_latest_of_its_conditions(
     }
     datagrams = {
         "message": block(1),
-        "ack": voice.ack(layout, 1, 1, [named(1)]),
-        "holder": voice.ack(layout, 1 + resilience, 2) if resilience else voice.ack(layout, 1, 1, [named(1)]),
+        "ack": signer.ack(layout, 1, 1, [named(1)]),
+        "holder": signer.ack(layout, 1 + resilience, 2) if resilience else signer.ack(layout, 1, 1, [named(1)]),
     }
     delivered: list[Deliver] = []
     for what in sorted(instants, key=instants.__getitem__):
-        delivered += only(Deliver, [effect for _, effect in let_pass(site, instants[what])])
-        hear(site, datagrams[what], instants[what])
+        delivered += only(Deliver, [effect for _, effect in run_until(site, instants[what])])
+        receive(site, datagrams[what], instants[what])
     end = STARTS_AT + 600 * MILLISECOND
-    delivered += only(Deliver, site.drain()) + only(Deliver, [effect for _, effect in let_pass(site, end)])
+    delivered += only(Deliver, site.drain()) + only(Deliver, [effect for _, effect in run_until(site, end)])
     acked = min(instants["ack"], instants["holder"]) if not resilience else max(instants["ack"], instants["holder"])
     ready_at = max(instants["message"], acked)
     for deliver in delivered:

@@ -18,7 +18,7 @@ TIMING = replace(IMPATIENT, retries_max=12)
 
 
 class Count(Observer):
-    """A witness that counts what was sent, by kind, and how it was addressed."""
+    """An observer that counts what was sent, by kind and by address."""
 
     def __init__(self) -> None:
         self.kinds: Counter[Kind] = Counter()
@@ -82,7 +82,7 @@ def test_losses_are_what_costs_more() -> None:
 
 
 def test_a_ring_that_fell_behind_catches_up_without_a_request() -> None:
-    """The acknowledgment after a late one has only just become possible: nobody asks for it before a hop's time."""
+    """The acknowledgment after a late one has only just become possible: it is not requested before a hop's time."""
     ring = Ring(5, timing=TIMING, link_faults=LinkFaults(delay=TIMING.retry_period // 4))
     count = Count()
     ring.world.witnesses.append(count)

@@ -15,8 +15,8 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.receiver.recovery_tables import State
-from unit.recovery_values import E, Patient
-from unit.ring_values import KEYS, STARTS_AT, TIMING, Voice, block, formation, named
+from unit.recovery_values import E, RecoveryRun
+from unit.ring_values import KEYS, STARTS_AT, TIMING, Signer, block, formation, named
 
 ME = 64  # last in a loop of 64: it awaits every token of these tests and holds none
 TOKENS = 6
@@ -59,17 +59,17 @@ def blocks_of(token: int) -> range:
 
 
 class Siege:
-    """One receiver, besieged: it hears exactly what the adversary lets through, and time passes."""
+    """One receiver that receives exactly what an adversary lets through."""
 
     def __init__(self, timing: Timing) -> None:
         self.layout = replace(LAYOUT, timing=timing)
         self.machine = Receiver(me=ME, formation=self.layout, keys=KEYS, born_at=STARTS_AT)
         self.now = STARTS_AT - 2 * T_R
-        voice = Voice()
+        signer = Signer()
         self._datagrams: dict[tuple[int, int], bytes] = {}
         for token in range(1, TOKENS + 1):
             first = blocks_of(token).start
-            self._datagrams[token, 0] = voice.ack(self.layout, token, first, [named(first, PER_TOKEN)])
+            self._datagrams[token, 0] = signer.ack(self.layout, token, first, [named(first, PER_TOKEN)])
             for what, number in enumerate(blocks_of(token), start=1):
                 self._datagrams[token, what] = block(number)
 
@@ -81,13 +81,13 @@ class Siege:
         self.now = until
         self.check()
 
-    def hear(self, arrival: Arrival) -> None:
+    def receive(self, arrival: Arrival) -> None:
         self.machine.receive(self._datagrams[arrival.token, arrival.what], self.now)
         self.check()
 
     def check(self) -> None:
         """Every token whose deadline has passed is complete, or the receiver has declared a failure."""
-        assert self.machine._stirred or (self.machine.deadline() or NEVER) == self.machine._earliest()
+        assert self.machine._blocks_pending or (self.machine.deadline() or NEVER) == self.machine._earliest()
         if self.machine.reforming is not None:
             return
         timing = self.layout.timing
@@ -106,7 +106,7 @@ def test_every_receiver_is_complete_or_reforming_by_the_deadline(timing: Timing,
     siege = Siege(timing)
     for arrival in by_time(schedule, timing):
         siege.pass_time(arrival.instant(timing))
-        siege.hear(arrival)
+        siege.receive(arrival)
     end = siege.layout.scheduled_at(TOKENS) + timing.reform_delay
     siege.pass_time(max(siege.now, end))
 
@@ -119,7 +119,7 @@ def test_a_token_that_follows_a_late_one_has_no_later_deadline(merged: bool) -> 
     for what in range(PER_TOKEN, -1, -1):
         late = Arrival(1, what, timing.retries_max * T_R)
         siege.pass_time(late.instant(timing))
-        siege.hear(late)
+        siege.receive(late)
     assert siege.machine.complete_through == 1
     siege.pass_time(siege.layout.scheduled_at(2) + timing.reform_delay + 1)
     assert siege.machine.reforming is not None
@@ -139,7 +139,7 @@ def test_a_reforming_receiver_names_one_failure_and_takes_nothing_more_into_the_
     effects = []
     for arrival in by_time(schedule, timing):
         siege.pass_time(arrival.instant(timing))
-        siege.hear(arrival)
+        siege.receive(arrival)
         effects += siege.machine.drain()
     siege.pass_time(max(siege.now, siege.layout.scheduled_at(TOKENS) + timing.reform_delay))
     effects += siege.machine.drain()
@@ -163,8 +163,8 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
     retries_max: int, merged: bool, ack_at: Duration | None, messages_at: Duration | None
 ) -> None:
     """State 8 or state 7 by the deadline; state 8 whenever each loop was left by an answer.  T-RMP §3, 2001 §5.1."""
-    patient = Patient(retries_max=retries_max, merged=merged)
-    limit = patient.desk.timing.reform_delay
+    patient = RecoveryRun(retries_max=retries_max, merged=merged)
+    limit = patient.recoveries.timing.reform_delay
     events = [(at, kind) for at, kind in ((ack_at, "ack"), (messages_at, "messages")) if at is not None]
     t_e = 1_000 * T_R
     overdue = ack_at is None or ack_at >= T_R // 2
@@ -181,8 +181,8 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
             patient.messages(t_e + at)
     if patient.state < State.REFORM:
         patient.wait_out()
-    assert patient.desk.now <= t_e + limit
-    assert (patient.state is State.REFORM) == (patient.desk.failed == [E])
+    assert patient.recoveries.now <= t_e + limit
+    assert (patient.state is State.REFORM) == (patient.recoveries.failed == [E])
     if patient.state is State.REFORM:
         spent = patient.retries
         assert spent == retries_max if merged else spent >= retries_max
@@ -194,14 +194,14 @@ def test_one_recovery_ends_by_the_deadline_and_ends_well_if_the_answers_came_in_
 @pytest.mark.parametrize("merged", [True, False])
 def test_the_deadline_is_tight(merged: bool) -> None:
     """The bound is reached: an adversary can delay the declaration to that very instant, no longer.  T-RMP §3."""
-    patient = Patient(retries_max=3, merged=merged)
+    patient = RecoveryRun(retries_max=3, merged=merged)
     patient.silence()
     if merged:
         ended_at = patient.wait_out()
-        assert ended_at == 1_000 * T_R + patient.desk.timing.reform_delay
+        assert ended_at == 1_000 * T_R + patient.recoveries.timing.reform_delay
     else:
         patient.wait()
         patient.wait()
         patient.ack(patient.expires_at - 1)
         ended_at = patient.wait_out()
-        assert ended_at == 1_000 * T_R + patient.desk.timing.reform_delay - 1
+        assert ended_at == 1_000 * T_R + patient.recoveries.timing.reform_delay - 1

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from fairtape.core.state_table import StateTable
 from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.recovery_tables import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
-from unit.recovery_values import TIMING, E, Shelf
+from unit.recovery_values import TIMING, E, HeldTokens
 
 LOSSES = [Fraction(1, 1_000), Fraction(1, 100), Fraction(1, 20), Fraction(1, 5), Fraction(1, 2), Fraction(9, 10)]
 
@@ -63,8 +63,8 @@ class Place(NamedTuple):
 
 def step(table: StateTable[Recovery], retries_max: int, place: Place, event: Event) -> Place:
     """What the real table does to a real recovery in this place."""
-    shelf = Shelf({E} if place.holds else set())
-    recovery = Recovery(E, Recoveries(timing=TIMING, timed=True, ledger=shelf))
+    held_tokens = HeldTokens({E} if place.holds else set())
+    recovery = Recovery(E, Recoveries(timing=TIMING, timed=True, tokens=held_tokens))
     recovery.retries_max = retries_max
     recovery.state, recovery.ack_retries, recovery.message_retries = (
         place.state,

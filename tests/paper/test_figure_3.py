@@ -4,15 +4,15 @@ import pytest
 
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.recovery_tables import Event, State
-from unit.recovery_values import T_E, T_R, Patient
+from unit.recovery_values import T_E, T_R, RecoveryRun
 
 HALF = T_R // 2
 COUNTS = pytest.mark.parametrize("merged", [True, False], ids=["merged", "separate"])
 RETRIES = pytest.mark.parametrize("retries_max", [1, 2, 3, 7])
 
 
-def overdue(*, merged: bool, retries_max: int = 3) -> Patient:
-    patient = Patient(merged=merged, retries_max=retries_max)
+def overdue(*, merged: bool, retries_max: int = 3) -> RecoveryRun:
+    patient = RecoveryRun(merged=merged, retries_max=retries_max)
     patient.silence()
     return patient
 
@@ -20,8 +20,8 @@ def overdue(*, merged: bool, retries_max: int = 3) -> Patient:
 @COUNTS
 def test_an_acknowledgment_in_time_leads_to_state_4_with_no_retry(merged: bool) -> None:
     """If the acknowledgment is received before t_e + T_R/2, the receiver moves to state 4, with n_r = 0.  T-RMP §3."""
-    patient = Patient(merged=merged)
-    patient.shelf.held.add(5)
+    patient = RecoveryRun(merged=merged)
+    patient.held_tokens.held.add(5)
     patient.ack(T_E + HALF - 1)
     assert patient.path() == [(State.AWAIT_ACK, Event.ACK, State.COMPLETE)]
     assert patient.retries == 0
@@ -50,7 +50,7 @@ def test_the_first_time_out_is_half_of_the_others(merged: bool) -> None:
 def test_an_acknowledgment_within_the_retry_period_leads_to_state_4(merged: bool) -> None:
     """If Ack(e) is received within T_R seconds, the receiver moves to state 4.  T-RMP §3, TRMP 2001 §5.1."""
     patient = overdue(merged=merged)
-    patient.shelf.held.add(5)
+    patient.held_tokens.held.add(5)
     patient.ack(T_E + HALF + T_R - 1)
     assert patient.path()[-1] == (State.AWAIT_REQUESTED_ACK, Event.ACK, State.COMPLETE)
 
@@ -74,14 +74,14 @@ def test_the_loop_between_states_2_and_3_is_taken_at_most_n_max_times(merged: bo
     assert patient.state is State.REFORM
     assert len(patient.asked_at) == retries_max
     assert ended_at == T_E + retries_max * T_R + HALF
-    assert patient.desk.failed == [5]
+    assert patient.recoveries.failed == [5]
 
 
 @COUNTS
 def test_messages_that_are_held_lead_from_state_4_to_state_8(merged: bool) -> None:
     """If the messages that are acknowledged by Ack(e) have been received: from 4 to 8.  TRMP 2001 §5.1."""
-    patient = Patient(merged=merged)
-    patient.shelf.held.add(5)
+    patient = RecoveryRun(merged=merged)
+    patient.held_tokens.held.add(5)
     patient.ack(T_E)
     assert patient.state is State.COMPLETE
     assert patient.asked_at == []
@@ -90,7 +90,7 @@ def test_messages_that_are_held_lead_from_state_4_to_state_8(merged: bool) -> No
 @COUNTS
 def test_messages_that_are_missing_are_asked_for_at_once(merged: bool) -> None:
     """… otherwise it moves to state 5. The operation of 5 and 6 is the same as 2 and 3.  TRMP 2001 §5.1."""
-    patient = Patient(merged=merged)
+    patient = RecoveryRun(merged=merged)
     patient.ack(T_E)
     assert patient.asked_at == [T_E]
     patient.messages(T_E + T_R - 1)
@@ -107,7 +107,7 @@ def test_the_merged_count_on_entering_state_4_is_the_number_of_periods_that_pass
         for entered_at in (T_E + k * T_R - HALF, T_E + k * T_R + HALF - 1):
             patient = waited(k, retries_max=retries_max, merged=True)
             assert patient.retries == k
-            patient.shelf.held.add(5)
+            patient.held_tokens.held.add(5)
             patient.ack(entered_at)
             assert patient.state is State.COMPLETE
             assert patient.retries == k
@@ -148,34 +148,34 @@ def test_the_separate_count_leaves_n_max_requests_for_messages_whatever_was_spen
 @COUNTS
 def test_a_receiver_that_is_complete_asks_for_nothing_more(merged: bool) -> None:
     """State 8 is an end: receivers that have everything send no further messages.  T-RMP §1."""
-    patient = Patient(merged=merged)
+    patient = RecoveryRun(merged=merged)
     patient.ack(T_E)
     patient.messages(T_E + 1)
     assert patient.expires_at > T_E + 1_000_000 * T_R
-    assert len(patient.desk) == 0
+    assert len(patient.recoveries) == 0
 
 
 def test_figure_2_leaves_state_1_when_a_later_acknowledgment_arrives() -> None:
     """RMP moves from 1 to 2 when it receives a token with a larger sequence number than expected.  T-RMP §3."""
-    patient = Patient(timed=False)
-    patient.desk.overtaken(5, T_E)
+    patient = RecoveryRun(timed=False)
+    patient.recoveries.overtaken(5, T_E)
     assert patient.path() == [(State.AWAIT_ACK, Event.LATER_ACK, State.AWAIT_REQUESTED_ACK)]
 
 
 def test_figure_2_knows_no_schedule_and_figure_3_no_later_acknowledgment() -> None:
     """T-RMP moves from 1 to 2 when the local clock exceeds the scheduled time, RMP does not.  T-RMP §3."""
-    event_driven = Patient(timed=False)
+    event_driven = RecoveryRun(timed=False)
     event_driven.silence()
     assert event_driven.steps == []
-    timed = Patient()
-    timed.desk.overtaken(5, T_E)
+    timed = RecoveryRun()
+    timed.recoveries.overtaken(5, T_E)
     assert timed.steps == []
 
 
 def test_figure_2_counts_its_two_recoveries_apart() -> None:
     """RMP limits each recovery by itself: it requests until it decides the server is inoperable.  T-RMP §2."""
-    patient = Patient(timed=False, retries_max=2)
-    patient.desk.overtaken(5, T_E)
+    patient = RecoveryRun(timed=False, retries_max=2)
+    patient.recoveries.overtaken(5, T_E)
     patient.wait()
     patient.ack(T_E + 2 * T_R - 1)
     patient.wait_out()
@@ -183,9 +183,9 @@ def test_figure_2_counts_its_two_recoveries_apart() -> None:
     assert len(patient.asked_at) == 4
 
 
-def waited(k: int, *, retries_max: int, merged: bool) -> Patient:
+def waited(k: int, *, retries_max: int, merged: bool) -> RecoveryRun:
     """A receiver that has asked k times for Ack(e) and still waits."""
-    patient = Patient(retries_max=retries_max, merged=merged)
+    patient = RecoveryRun(retries_max=retries_max, merged=merged)
     if k:
         patient.silence()
     expected: Instant = T_E + HALF

@@ -125,7 +125,9 @@ def test_the_fewest_levels_are_chosen(sites: int, loop_max: int) -> None:
         (10_000, 2, 30, "levels is 2, which makes loops of 100 where loop_max is 30; give 3 levels"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(sites: int, levels: int | None, loop_max: int, named: str) -> None:
+def test_an_impossible_hierarchy_is_refused_in_one_sentence(
+    sites: int, levels: int | None, loop_max: int, named: str
+) -> None:
     with pytest.raises(BadHierarchy) as refusal:
         plan(sites, levels, loop_max)
     assert named in str(refusal.value)

@@ -30,22 +30,22 @@ class Watch(Observer):
 
 
 def run(sets: int, seed: int) -> Watch:
-    realm, guardians = calm_realm(sites=SITES, request_sets=sets, tree_loss=0.03, seed=seed)
+    cluster, checkers = calm_realm(sites=SITES, request_sets=sets, tree_loss=0.03, seed=seed)
     watch = Watch()
-    realm.world.witnesses.append(watch)
-    load(realm, since=300 * MILLISECOND, until=1_500 * MILLISECOND)
-    realm.world.run(EPOCH + 2 * SECOND)
-    assert len(guardians.formations()) == 1
+    cluster.world.witnesses.append(watch)
+    load(cluster, since=300 * MILLISECOND, until=1_500 * MILLISECOND)
+    cluster.world.run(EPOCH + 2 * SECOND)
+    assert len(checkers.formations()) == 1
     return watch
 
 
 def test_receivers_that_take_turns_ask_less_often() -> None:
     """If a later receiver hears the multicast, it does not request the retransmission.  2001 §5.2."""
-    everybody = [run(1, seed) for seed in SEEDS]
+    at_once = [run(1, seed) for seed in SEEDS]
     in_turns = [run(4, seed) for seed in SEEDS]
-    assert sum(each.requests for each in in_turns) < sum(each.requests for each in everybody) * 4 // 5
+    assert sum(each.requests for each in in_turns) < sum(each.requests for each in at_once) * 4 // 5
     assert all(each.repairs_to_all > 0 for each in in_turns)
-    assert all(each.repairs_to_all == 0 for each in everybody)
+    assert all(each.repairs_to_all == 0 for each in at_once)
 
 
 @pytest.mark.parametrize("sets", [1, 2, 4])

@@ -12,14 +12,14 @@ def size(*, offered: int, window: int, available: int) -> int | None:
     return packet_size(offered=offered, window=window, available=available, packet_min=MIN, packet_max=MAX)
 
 
-def test_too_little_room_delays_the_packet() -> None:
+def test_too_small_an_available_window_delays_the_packet() -> None:
     """if (A < MIN_PACKET && A < W) then delay sending packet until an ACK is received.  RMP Figure 1."""
     assert size(offered=1_000, window=2_000, available=MIN - 1) is None
     assert size(offered=1_000, window=2_000, available=MIN) is not None
 
 
 def test_a_window_that_is_all_free_delays_nothing_however_small() -> None:
-    """A < MIN_PACKET but A = W: nothing is under way, so no ACK would come.  RMP Figure 1."""
+    """A < MIN_PACKET but A = W: nothing is in flight, so no ACK would come.  RMP Figure 1."""
     assert size(offered=1_000, window=100, available=100) == 100
 
 
@@ -35,7 +35,7 @@ def test_at_least_the_smallest_packet_is_sent() -> None:
     assert size(offered=10, window=2_000, available=2_000) == MIN
 
 
-def test_no_more_is_sent_than_the_window_has_room_for() -> None:
+def test_no_more_is_sent_than_the_available_window() -> None:
     """S = min(S, A).  RMP Figure 1."""
     assert size(offered=1_000, window=2_000, available=700) == 700
 

@@ -12,7 +12,7 @@ from random import Random
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
-from fairtape.core.link_faults import LinkFaults, fates
+from fairtape.core.link_faults import LinkFaults, arrival_delays
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.customer import Customer
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
@@ -201,14 +201,14 @@ class SimulatedRegion:
                             self._cross(self.repair_faults, node, datagram, "repair")
 
     def _cross(self, link_faults: LinkFaults, node: CustomerNode, datagram: bytes, feed: str) -> None:
-        for delay in fates(link_faults, self.chance):
+        for delay in arrival_delays(link_faults, self.chance):
             self.at(self.now + delay, lambda: node.customer.receive(datagram, self.now, feed=feed))
 
     def _ask(self, node: CustomerNode, effect: SendUnicast) -> None:
         for site in self.sites.values():
             if SERVERS[site.name] == effect.to and site.alive and not site.mute:
                 for datagram in effect.datagrams:
-                    for delay in fates(self.repair_faults, self.chance):
+                    for delay in arrival_delays(self.repair_faults, self.chance):
                         self.at(self.now + delay, _received(site.server, datagram, self, node.address))
 
 

@@ -81,7 +81,7 @@ def test_an_order_to_retire_outlives_the_server_that_was_told() -> None:
     realm.world.run(EPOCH + 1_500 * MILLISECOND)
     leader = realm.leader()
     assert leader is not None
-    realm.world.crash(leader.bench.me)
+    realm.world.crash(leader.config.me)
     realm.world.run(EPOCH + 3 * SECOND)
     successor = realm.leader()
     assert successor is not None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.core.link_faults import CALM
+from fairtape.core.link_faults import NO_FAULTS
 from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import (
     Break,
@@ -98,7 +98,7 @@ def test_best_effort_may_ask_too_and_then_misses_far_less() -> None:
 
 def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     region = region_of(Customer("FT"))
-    region.link_faults = CALM
+    region.link_faults = NO_FAULTS
     region.start()
     orders = tokens(500, 3)
     end = region.release(orders)

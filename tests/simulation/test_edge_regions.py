@@ -43,7 +43,7 @@ class Reformations:
         self.region = SimulatedRegion(edition(), seed=seed, loss=loss, spares=True, remulticast_options=LIVELY)
         self.orders = tokens(TOKENS, chance.randrange(1, 4))
         victims = chance.sample(list(SERVERS), 3)
-        self.fates = [Fate(name, 300 * turn + 20, 300 * turn + 220) for turn, name in enumerate(victims)]
+        self.arrival_delays = [Fate(name, 300 * turn + 20, 300 * turn + 220) for turn, name in enumerate(victims)]
         self.formation = 1
         self.reassigns = reassigns
 
@@ -54,7 +54,7 @@ class Reformations:
         self.region.run(NOON + TOKENS * MILLISECOND + SECOND)
 
     def _step(self, number: int, ordered: Ordered) -> None:
-        for fate in self.fates:
+        for fate in self.arrival_delays:
             site = self.region.sites[fate.name]
             if number == fate.dies:
                 site.alive = False
@@ -81,7 +81,7 @@ class Reformations:
         sequencer.begin()
         formation = 1
         for place, ordered in enumerate(self.orders[:number]):
-            for fate in self.fates:
+            for fate in self.arrival_delays:
                 if place in (fate.dies + NOTICE_TOKENS, fate.returns):
                     formation += 1
                     sequencer.turn(turning(ordered.sequence, formation))
@@ -129,7 +129,7 @@ def test_on_lossy_lines_a_guaranteed_customer_misses_nothing_either(seed: int) -
 def test_without_a_reassignment_the_second_feed_stays_silent() -> None:
     """So it is the assignment that brings the feed back."""
     history = Reformations(1, loss=0.0, reassigns=False)
-    history.fates = [Fate("A", 20, TOKENS + 1)]
+    history.arrival_delays = [Fate("A", 20, TOKENS + 1)]
     region, first = history.region, edition().plan
     node = region.add_customer(Customer("FT", options=ATTENTIVE))
     region.follow(node, first, first.stripes, starts=dict.fromkeys(first.stripes, 1))

@@ -9,16 +9,16 @@ from fairtape.ring.sender.retention import RetentionBuffer
 from fairtape.simulation.ring_run import run_seed
 
 SEEDS = range(1, 60)
-hear, settle = Resilience.hear, ReleaseQueue.settle
+ack_received, settle = Resilience.ack_received, ReleaseQueue.settle
 
 
 def claims_too_much(resilience: Resilience, token: int) -> None:
-    hear(resilience, token)
+    ack_received(resilience, token)
     resilience.stable_through += 1
 
 
 def trusts_one_site_too_few(resilience: Resilience, token: int) -> None:
-    hear(resilience, token)
+    ack_received(resilience, token)
     resilience.learn(token - max(resilience._formations.of(token).resilience - 1, 0))
 
 
@@ -37,10 +37,10 @@ def forgets_what_one_site_holds(kept: RetentionBuffer, token: int) -> None:
 @pytest.mark.parametrize(
     ("machine", "part", "broken", "guarantee"),
     [
-        (Resilience, "hear", claims_too_much, "TrueClaims"),
-        (Resilience, "hear", trusts_one_site_too_few, "SurvivesK"),
+        (Resilience, "ack_received", claims_too_much, "TrueClaims"),
+        (Resilience, "ack_received", trusts_one_site_too_few, "SurvivesK"),
         (ReleaseQueue, "settle", commits_a_nanosecond_early, "NeverEarly"),
-        (RetentionBuffer, "heard", forgets_what_one_site_holds, "KeptUntilHeld"),
+        (RetentionBuffer, "ack_received", forgets_what_one_site_holds, "KeptUntilHeld"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

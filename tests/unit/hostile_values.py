@@ -1,7 +1,7 @@
-"""Hostile datagrams: what somebody without keys can make of everything that ever crossed the network.
+"""Hostile datagrams: what an attacker without keys can make of everything that ever crossed the network.
 
-A forger bends, cuts, lengthens, splices and repeats genuine datagrams, seals with keys of its own, and invents. Some of
-what it sends bears a right proof: a replay, and words of another stripe or formation, kept from another time.
+A forger flips, truncates, extends, splices and replays genuine datagrams, seals with its own keys, and invents. Some of
+what it sends is authentic: replays, and captured datagrams of another stripe or formation.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ _OPAQUE: Final = (FunctionType, BuiltinFunctionType, MethodType, type)
 State: TypeAlias = object
 
 
-UNREMEMBERED: Final = frozenset({"counts", "_sites"})
-"""What is counted; and authenticators, which are made from keys when a site is first named, and say nothing."""
+NOT_COMPARED: Final = frozenset({"counts", "_sites"})
+"""Counters; and authenticators, which are created from keys on first use and hold no state."""
 
 
-def snapshot(value: object, *, without: frozenset[str] = UNREMEMBERED) -> State:
-    """Everything that a machine remembers, as plain values that compare; keys and other opaque things by identity."""
+def snapshot(value: object, *, without: frozenset[str] = NOT_COMPARED) -> State:
+    """The whole state of a machine as comparable values; keys and other opaque objects by identity."""
     return _Snapshot(without).of(value)
 
 
@@ -47,7 +47,7 @@ class _Snapshot:
             return value
         if isinstance(value, _OPAQUE):
             return getattr(value, "__qualname__", id(value)) if isinstance(value, MethodType) else id(value)
-        if id(value) in self._seen:  # shared or cyclic: the place where it was met first says enough
+        if id(value) in self._seen:  # shared or cyclic: its first occurrence is enough
             return "seen", self._seen[id(value)]
         self._seen[id(value)] = len(self._seen)
         if isinstance(value, dict):
@@ -76,12 +76,12 @@ class Forger:
     """Makes one hostile datagram after the other, all of them from one seed."""
 
     def __init__(
-        self, chance: Random, *, heard: Sequence[bytes], kept: Sequence[bytes], sources: Sequence[NodeId]
+        self, chance: Random, *, received: Sequence[bytes], kept: Sequence[bytes], sources: Sequence[NodeId]
     ) -> None:
         self._chance = chance
-        self._heard = list(heard)  # what the target has received: repeating it is a replay
-        self._prey = [*heard, *kept]  # whatever crossed the network, at any time
-        self._kept = list(kept)  # proofs that are right and belong elsewhere
+        self._received = list(received)  # what the target has received: repeating it is a replay
+        self._captured = [*received, *kept]  # everything that ever crossed the network
+        self._kept = list(kept)  # authentic, for another stripe, formation or node
         self._seals = [
             Seal(keys.sources[node], stripe=0, source=node, incarnation=incarnation)
             for keys in [Keys.from_secret(b"the forger's own", (), sources)]
@@ -89,70 +89,76 @@ class Forger:
             for incarnation in (1, 2)
         ]
         self._sources = list(sources)
-        self._ways: list[Callable[[], bytes]] = [
-            self._flip, self._flip, self._cut, self._lengthen, self._swap, self._splice, self._overwrite,
-            self._replay, self._belongs_elsewhere, self._own_seal, self._wrong_tag, self._noise,
+        self._methods: list[Callable[[], bytes]] = [
+            self._flip, self._flip, self._truncate, self._lengthen, self._swap, self._splice, self._overwrite,
+            self._replay, self._replay_elsewhere, self._own_seal, self._wrong_tag, self._noise,
         ]  # fmt: skip
 
     def forge(self) -> bytes:
-        return self._chance.choice(self._ways)()
+        return self._chance.choice(self._methods)()
 
-    def _one(self) -> bytes:
-        return self._chance.choice(self._prey)
+    def _captured_datagram(self) -> bytes:
+        return self._chance.choice(self._captured)
 
     def _flip(self) -> bytes:
-        """One to three bits, half of the time in the header, where a change does most."""
-        prey = bytearray(self._one())
-        end = len(prey) if self._chance.random() < 0.5 else min(BLOCK_HEADER.size, len(prey))
+        """Flip one to three bits, half of the time in the header."""
+        datagram = bytearray(self._captured_datagram())
+        end = len(datagram) if self._chance.random() < 0.5 else min(BLOCK_HEADER.size, len(datagram))
         for place in self._chance.sample(range(8 * end), self._chance.randint(1, 3)):
-            prey[place >> 3] ^= 1 << (place & 7)
-        return bytes(prey)
+            datagram[place >> 3] ^= 1 << (place & 7)
+        return bytes(datagram)
 
-    def _cut(self) -> bytes:
-        prey = self._one()
-        return prey[: self._chance.randrange(len(prey))]
+    def _truncate(self) -> bytes:
+        datagram = self._captured_datagram()
+        return datagram[: self._chance.randrange(len(datagram))]
 
     def _lengthen(self) -> bytes:
-        return self._one() + self._chance.randbytes(self._chance.choice((1, 4, 8, 16, 32, 200)))
+        return self._captured_datagram() + self._chance.randbytes(self._chance.choice((1, 4, 8, 16, 32, 200)))
 
     def _swap(self) -> bytes:
-        """Two fields change places."""
-        prey = self._one()
+        """Swap two fields."""
+        datagram = self._captured_datagram()
         width = self._chance.choice((1, 2, 4, 8))
-        at, to = sorted(self._chance.sample(range(0, len(prey) - width, width), 2))
-        return prey[:at] + prey[to : to + width] + prey[at + width : to] + prey[at : at + width] + prey[to + width :]
+        at, to = sorted(self._chance.sample(range(0, len(datagram) - width, width), 2))
+        return (
+            datagram[:at]
+            + datagram[to : to + width]
+            + datagram[at + width : to]
+            + datagram[at : at + width]
+            + datagram[to + width :]
+        )
 
     def _splice(self) -> bytes:
         """The header of one and the rest of another."""
         place = self._chance.choice((HEADER.size, HEADER.size + 8, BLOCK_HEADER.size))
-        return self._one()[:place] + self._one()[place:]
+        return self._captured_datagram()[:place] + self._captured_datagram()[place:]
 
     def _overwrite(self) -> bytes:
-        """A field gets a number at the edge of its width."""
-        prey = bytearray(self._one())
+        """Overwrite a field with a boundary value."""
+        datagram = bytearray(self._captured_datagram())
         width = self._chance.choice((1, 2, 4, 8))
-        at = self._chance.randrange(max(len(prey) - width, 1))
-        prey[at : at + width] = self._chance.choice((bytes(width), b"\xff" * width, self._chance.randbytes(width)))
-        return bytes(prey)
+        at = self._chance.randrange(max(len(datagram) - width, 1))
+        datagram[at : at + width] = self._chance.choice((bytes(width), b"\xff" * width, self._chance.randbytes(width)))
+        return bytes(datagram)
 
     def _replay(self) -> bytes:
-        return self._chance.choice(self._heard)
+        return self._chance.choice(self._received)
 
-    def _belongs_elsewhere(self) -> bytes:
+    def _replay_elsewhere(self) -> bytes:
         return self._chance.choice(self._kept)
 
     def _own_seal(self) -> bytes:
-        """A block that is right in everything but the key, with the very number that comes next."""
+        """A block that is correct except for the key."""
         seal, first = self._chance.choice(self._seals), self._chance.randrange(1, 40)
         node, incarnation = self._chance.choice(self._sources), self._chance.randrange(1, 3)
         return seal.close(encode_block_header(0, 0, node, incarnation, first, 1), first, b"\0\5forge")
 
     def _wrong_tag(self) -> bytes:
-        prey = self._one()
-        return prey[:-TAG_SIZE] + self._chance.randbytes(TAG_SIZE)
+        datagram = self._captured_datagram()
+        return datagram[:-TAG_SIZE] + self._chance.randbytes(TAG_SIZE)
 
     def _noise(self) -> bytes:
-        """Random bytes, half of the time behind a beginning that looks right."""
+        """Random bytes, half of the time behind a plausible header."""
         noise = self._chance.randbytes(self._chance.randrange(NOISE_MAX))
         if self._chance.random() < 0.5:
             return noise

@@ -1,4 +1,4 @@
-"""Formations and standings for tests of governance."""
+"""Formations and site reports for tests."""
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.timing import Timing
@@ -28,8 +28,8 @@ def formation_of(*members: NodeId, **changes: object) -> Formation:
     return Formation(**(given | changes))  # type: ignore[arg-type]
 
 
-def standing_of(site: NodeId, **changes: object) -> SiteReport:
-    """How a member stands that has nothing to complain about."""
+def report_of(site: NodeId, **changes: object) -> SiteReport:
+    """The report of a healthy member."""
     given: dict[str, object] = {
         "stripe": 0,
         "formation": 3,

@@ -1,4 +1,4 @@
-"""One receiver's recovery of one acknowledgment, with nothing around it: what has arrived, and the time."""
+"""One receiver's recovery of one acknowledgment in isolation."""
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -15,8 +15,8 @@ TIMING = Timing(retry_period=T_R, retries_max=3, token_period=T_R, commit_delay=
 
 
 @dataclass(slots=True)
-class Shelf:
-    """A ledger: the tokens all of whose messages are held."""
+class HeldTokens:
+    """The tokens whose messages are all held."""
 
     held: set[int] = field(default_factory=set)
 
@@ -26,7 +26,7 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the machine as its observer saw it."""
+    """One transition of the machine, as observed."""
 
     at: IntEnum
     on: IntEnum
@@ -34,21 +34,21 @@ class Step:
     retries: int
 
 
-class Patient:
-    """Ack(e) at one receiver: the figure's machine, run by the real desk."""
+class RecoveryRun:
+    """Ack(e) at one receiver: the figure's machine, run by the real `Recoveries`."""
 
     def __init__(self, *, retries_max: int = 3, merged: bool = True, timed: bool = True) -> None:
         self.steps: list[Step] = []
         self.asked_at: list[Instant] = []
-        self.shelf = Shelf()
+        self.held_tokens = HeldTokens()
         timing = replace(TIMING, retries_max=retries_max, merged=merged)
-        self.desk = Recoveries(timing=timing, timed=timed, ledger=self.shelf, observe=self._saw)
+        self.recoveries = Recoveries(timing=timing, timed=timed, tokens=self.held_tokens, observe=self._saw)
 
     def _saw(self, token: int, at: IntEnum, on: IntEnum, to: IntEnum, retries: int) -> None:
         assert token == E
         self.steps.append(Step(at, on, to, retries))
         if to in (State.AWAIT_REQUESTED_ACK, State.AWAIT_REQUESTED_MESSAGES):
-            self.asked_at.append(self.desk.now)
+            self.asked_at.append(self.recoveries.now)
 
     @property
     def state(self) -> IntEnum:
@@ -60,29 +60,31 @@ class Patient:
 
     def silence(self) -> None:
         """Ack(e) has not come by t_e + T_R/2."""
-        self.desk.overdue(E, T_E + T_R // 2, T_E + T_R // 2)
+        self.recoveries.overdue(E, T_E + T_R // 2, T_E + T_R // 2)
 
     def ack(self, at: Instant) -> None:
-        self.desk.acknowledged(E, at)
+        self.recoveries.acknowledged(E, at)
 
     def messages(self, at: Instant) -> None:
-        self.shelf.held.add(E)
-        self.desk.messages_arrived(at)
+        self.held_tokens.held.add(E)
+        self.recoveries.messages_arrived(at)
 
     def wait(self) -> Instant:
-        """Let the current wait run out; when that was."""
+        """Let the current wait expire; returns when."""
         at = self.expires_at
-        self.desk.wake(at)
+        self.recoveries.wake(at)
         return at
 
     @property
     def expires_at(self) -> Instant:
-        self.desk.wants(self.desk.now + self.desk.timing.request_delay)  # send what has gathered: only the wait is left
-        return self.desk.deadline()
+        self.recoveries.due_requests(
+            self.recoveries.now + self.recoveries.timing.request_delay
+        )  # send collected requests: only the wait is left
+        return self.recoveries.deadline()
 
     def wait_out(self) -> Instant:
-        """Let waits run out until the machine has ended; when it did."""
-        at = self.desk.now
+        """Let waits expire until the machine has ended; returns when."""
+        at = self.recoveries.now
         while self.state < State.REFORM:
             at = self.wait()
         return at

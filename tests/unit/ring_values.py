@@ -1,4 +1,4 @@
-"""Small rings for tests: keys, blocks and acknowledgments as their nodes would send them, and time for one machine."""
+"""Small rings for tests: keys, blocks, acknowledgments, and single-machine time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -95,7 +95,7 @@ def block(
     body: bytes | None = None,
     fragment: bool = False,
 ) -> bytes:
-    """A sealed block as its source would send it; `body` says something else than the messages."""
+    """A sealed block as its source would send it; `body` replaces the packed messages."""
     count = len(messages)
     header = encode_block_header(Flag.FRAGMENT if fragment else 0, stripe, node, incarnation, first, count)
     seal = Seal(KEYS.sources[node], stripe=stripe, source=node, incarnation=incarnation)
@@ -117,7 +117,7 @@ def ack(
     stripe: int = 0,
     behind: bool = False,
 ) -> Ack:
-    """Ack(token) as its token site would write it, on time, marks and all."""
+    """Ack(token) as its token site would send it, on time and with marks."""
     ranges = tuple(ranges)
     marks, position = [], sequence
     for one in ranges:
@@ -131,39 +131,39 @@ def ack(
     )  # fmt: skip
 
 
-class Voice:
-    """Speaks as any node that holds keys: proves what it says, each time with a new serial number."""
+class Signer:
+    """Signs control messages as their senders, each with a new serial number."""
 
     def __init__(self, first_serial: int = 1) -> None:
         self._first_serial = first_serial
-        self._boxes: dict[NodeId, MessageAuthenticator] = {}
+        self._authenticators: dict[NodeId, MessageAuthenticator] = {}
 
-    def _box(self, site: NodeId) -> MessageAuthenticator:
-        if site not in self._boxes:
-            self._boxes[site] = MessageAuthenticator(
+    def _authenticator(self, site: NodeId) -> MessageAuthenticator:
+        if site not in self._authenticators:
+            self._authenticators[site] = MessageAuthenticator(
                 me=site, keys=KEYS, peers=KEYS.sites, first_serial=self._first_serial
             )
-        return self._boxes[site]
+        return self._authenticators[site]
 
-    def say(self, message: Control) -> bytes:
-        return self._box(message.sender).for_sites(message)
+    def sign(self, message: Control) -> bytes:
+        return self._authenticator(message.sender).for_sites(message)
 
-    def tell(self, node: NodeId, message: Control) -> bytes:
-        return self._box(message.sender).for_source(node, message)
+    def sign_for_source(self, node: NodeId, message: Control) -> bytes:
+        return self._authenticator(message.sender).for_source(node, message)
 
     def ack(self, layout: Formation, token: int, sequence: int, ranges: Iterable[Range] = ()) -> bytes:
-        return self.say(ack(layout, token, sequence, ranges))
+        return self.sign(ack(layout, token, sequence, ranges))
 
 
-def hear(machine: Machine, datagram: bytes, now: Instant) -> None:
-    """One turn, as a driver takes it: a datagram, then whatever has fallen due by it."""
+def receive(machine: Machine, datagram: bytes, now: Instant) -> None:
+    """One turn of a driver: a datagram, then everything that is due."""
     machine.receive(datagram, now)
     while (deadline := machine.deadline()) is not None and deadline <= now:
         machine.wake(now)
 
 
-def let_pass(machine: Machine, until: Instant) -> list[tuple[Instant, Effect]]:
-    """Let time pass for one machine, waking it exactly when it wants; its effects and their instants."""
+def run_until(machine: Machine, until: Instant) -> list[tuple[Instant, Effect]]:
+    """Wake one machine at its deadlines; returns its effects and their instants."""
     seen: list[tuple[Instant, Effect]] = []
     while (deadline := machine.deadline()) is not None and deadline <= until:
         machine.wake(deadline)
@@ -176,13 +176,13 @@ def only(kind: type[E], effects: Iterable[Effect]) -> list[E]:
 
 
 def controls(effects: Iterable[Effect]) -> list[Control]:
-    """The control messages among what was sent and multicast."""
+    """The control messages that were sent and multicast."""
     datagrams = [d for effect in effects if isinstance(effect, Send | Multicast) for d in effect.datagrams]
     return [decode_control(datagram) for datagram in datagrams if not is_block(datagram)]
 
 
 class Ring:
-    """A world of receivers and sources with constant delays and, unless told otherwise, no loss."""
+    """A world of receivers and sources with constant delays and, by default, no loss."""
 
     def __init__(
         self,
@@ -196,23 +196,23 @@ class Ring:
         clocks: Mapping[NodeId, SimulatedClock] | None = None,
         seed: int = 1,
     ) -> None:
-        calm = link_faults or LinkFaults(delay=timing.retry_period // 4)
+        faults = link_faults or LinkFaults(delay=timing.retry_period // 4)
         members = tuple(range(1, size + 1))
         self.layout = formation(
             members, timing=timing, starts_at=EPOCH + timing.token_period, resilience=resilience, timed=timed
         )
         self.keys = Keys.from_secret(b"a ring", members, range(SOURCE, SOURCE + sources))
-        self.world = World(chance=Random(seed), sky=lambda _origin, _to: calm)
+        self.world = World(chance=Random(seed), sky=lambda _origin, _to: faults)
         self._clocks = clocks or {}
-        self.receivers = {site: self._seat_receiver(site) for site in members}
-        self.sources = {node: self._seat_source(node) for node in range(SOURCE, SOURCE + sources)}
+        self.receivers = {site: self._add_receiver(site) for site in members}
+        self.sources = {node: self._add_source(node) for node in range(SOURCE, SOURCE + sources)}
 
-    def _seat_receiver(self, site: NodeId) -> Receiver:
+    def _add_receiver(self, site: NodeId) -> Receiver:
         machine = Receiver(me=site, formation=self.layout, keys=self.keys, born_at=EPOCH)
         self.world.add(site, machine, channels=(Channel.DATA, Channel.CONTROL), clock=self._clocks.get(site))
         return machine
 
-    def _seat_source(self, node: NodeId) -> Source:
+    def _add_source(self, node: NodeId) -> Source:
         machine = Source(
             me=node,
             keys=self.keys.for_source(node),
@@ -235,5 +235,5 @@ class Ring:
 
 
 def apart(timing: Timing = TIMING) -> Timing:
-    """The same timing with the two counts of 2001."""
+    """The same timing with the separate retry counts of 2001."""
     return replace(timing, merged=False)

@@ -1,4 +1,4 @@
-"""Transmissions for tests: one source, what it sends, and what it hears."""
+"""Transmissions for tests: one source, and its acknowledgments."""
 
 from fairtape.ring.sender.transmission import Transmission
 from fairtape.ring.sender.window import WINDOW_MAX, SendPace, SendWindow
@@ -28,9 +28,9 @@ def sender(
 
 
 def acknowledge(sending: Transmission, through: int, token: int = 1, *, behind: bool = False) -> None:
-    """What a source does with Ack(token) of the formation it knows."""
+    """What a source does on Ack(token) of the current formation."""
     sending.acknowledged(through, token, NOW, behind=behind)
-    sending.heard(token)
+    sending.ack_received(token)
 
 
 def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[Transmission, list[bytes]]:
@@ -38,7 +38,7 @@ def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[
     sending = sender(resilience=resilience)
     assert sending.enter(FORMATION, NOW)
     sending.offer([bytes(1_300)] * (kept + flight))
-    sent = sending.cut(NOW)
+    sent = sending.next_blocks(NOW)
     acknowledge(sending, kept, 1)
     assert (sending.kept, sending.in_flight) == (kept, flight)
     return sending, sent

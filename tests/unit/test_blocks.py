@@ -1,4 +1,4 @@
-"""Block bodies: messages in are messages out, and nothing but `Malformed` ever escapes."""
+"""Block bodies: unpacking inverts packing, and raises nothing but `Malformed`."""
 
 import pytest
 from hypothesis import given
@@ -8,11 +8,11 @@ from fairtape.wire.blocks import (
     MESSAGE_MAX,
     Assembler,
     check_body,
-    fits,
-    message_room,
+    fitting_count,
+    message_max,
     pack_messages,
     pack_records,
-    records_room,
+    records_max,
     split_message,
     uniform_records,
     unpack_messages,
@@ -37,7 +37,7 @@ def assemble(bodies: list[bytes]) -> list[bytes | None]:
     return [assembler.add(body) for body in bodies]
 
 
-# Messages in are messages out.
+# Packing and unpacking.
 
 
 @given(message_lists | uniform_lists)
@@ -72,34 +72,34 @@ def test_a_body_may_hold_empty_messages_and_as_many_as_can_be_counted() -> None:
 
 
 @given(message_lists, rooms)
-def test_what_fits_stays_in_its_room(messages: list[bytes], room: int) -> None:
-    taken = fits(messages, room)
-    assert taken == 0 or len(pack_messages(messages[:taken])) <= room
+def test_fitting_messages_stay_within_the_size(messages: list[bytes], size_max: int) -> None:
+    taken = fitting_count(messages, size_max)
+    assert taken == 0 or len(pack_messages(messages[:taken])) <= size_max
 
 
 @given(message_lists, rooms)
-def test_one_message_more_than_fits_would_not_fit_with_its_table(messages: list[bytes], room: int) -> None:
-    taken = fits(messages, room)
+def test_one_message_more_than_fits_would_not_fit_with_its_table(messages: list[bytes], size_max: int) -> None:
+    taken = fitting_count(messages, size_max)
     more = messages[: taken + 1]
-    assert taken == len(messages) or 2 + sum(2 + len(message) for message in more) > room
+    assert taken == len(messages) or 2 + sum(2 + len(message) for message in more) > size_max
 
 
 @given(rooms, st.integers(-2, 2))
-def test_the_longest_unfragmented_message_is_the_one_that_just_fits(room: int, excess: int) -> None:
-    message = bytes(message_room(room) + excess)
-    assert fits([message], room) == (excess <= 0)
+def test_the_longest_unfragmented_message_is_the_one_that_just_fits(size_max: int, excess: int) -> None:
+    message = bytes(message_max(size_max) + excess)
+    assert fitting_count([message], size_max) == (excess <= 0)
 
 
 @given(st.integers(2, DATAGRAM_LIMIT), st.integers(1, 1_000))
-def test_as_many_records_fit_as_there_is_room_for(room: int, size: int) -> None:
-    count = records_room(room, size)
-    assert len(pack_records(bytes(count * size), size)) <= room
-    assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > room
+def test_records_fill_the_body_as_far_as_they_fit(size_max: int, size: int) -> None:
+    count = records_max(size_max, size)
+    assert len(pack_records(bytes(count * size), size)) <= size_max
+    assert count == COUNT_MAX or len(pack_records(bytes((count + 1) * size), size)) > size_max
 
 
 def test_no_more_messages_fit_than_can_be_counted() -> None:
-    assert fits([b""] * (COUNT_MAX + 1), 1 << 20) == COUNT_MAX
-    assert records_room(1 << 20, 1) == COUNT_MAX
+    assert fitting_count([b""] * (COUNT_MAX + 1), 1 << 20) == COUNT_MAX
+    assert records_max(1 << 20, 1) == COUNT_MAX
 
 
 # Hostile bodies.
@@ -142,7 +142,7 @@ def test_a_body_that_holds_another_count_than_its_header_says_is_refused(message
 
 
 @given(message_lists, st.data())
-def test_a_body_cut_short_or_grown_is_refused(messages: list[bytes], data: st.DataObject) -> None:
+def test_a_truncated_or_extended_body_is_refused(messages: list[bytes], data: st.DataObject) -> None:
     body = pack_messages(messages)
     for wrong in (body[: data.draw(st.integers(0, len(body) - 1))], body + b"x"):
         with pytest.raises(Malformed):
@@ -160,11 +160,11 @@ def test_an_empty_fragment_is_refused(size: int) -> None:
 
 
 @given(st.binary(min_size=1, max_size=600), st.integers(FRAGMENT_HEAD + 1, 200))
-def test_a_long_message_comes_back_with_its_last_fragment(message: bytes, room: int) -> None:
-    bodies = list(split_message(message, room))
+def test_a_long_message_comes_back_with_its_last_fragment(message: bytes, size_max: int) -> None:
+    bodies = list(split_message(message, size_max))
     for body in bodies:
         check_body(body, 1, fragment=True)
-        assert len(body) <= room
+        assert len(body) <= size_max
     assert assemble(bodies) == [None] * (len(bodies) - 1) + [message]
 
 
@@ -199,13 +199,13 @@ def test_arbitrary_fragments_give_nothing_longer_than_they_are(noise: list[bytes
 @pytest.mark.parametrize(
     "body",
     [
-        fragment(0, 0, b"x"),  # longer than it says
+        fragment(0, 0, b"x"),  # longer than its length field
         fragment(2, 0, b"xyz"),
         fragment(9, 5, b"x"),  # not where the last one ended
         fragment(MESSAGE_MAX + 1, 0, b"x"),
     ],
 )
-def test_a_fragment_out_of_place_starts_over(body: bytes) -> None:
+def test_a_fragment_out_of_place_discards_the_parts(body: bytes) -> None:
     first, last = fragment(4, 0, b"ab"), fragment(4, 2, b"cd")
     assert assemble([first, body, last]) == [None, None, None]
     assert assemble([first, body, first, last]) == [None, None, None, b"abcd"]

@@ -35,13 +35,13 @@ def test_no_round_trip_beats_light_in_fibre(pair: tuple[City, City]) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_no_round_trip_is_a_slip_of_the_pen(pair: tuple[City, City]) -> None:
-    """Carriers detour, but none needs four times the great circle over the distances of this table."""
+def test_no_round_trip_is_implausibly_long(pair: tuple[City, City]) -> None:
+    """Cables detour, but no round trip needs four times the great circle over the distances of this table."""
     assert round_trip(*pair) < 4 * light_round_trip(*pair)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=names)
-def test_round_trips_and_weather_are_the_same_both_ways(pair: tuple[City, City]) -> None:
+def test_round_trips_and_link_faults_are_symmetric(pair: tuple[City, City]) -> None:
     one, other = pair
     assert round_trip(one, other) == round_trip(other, one)
     assert faults_between(one, other) == faults_between(other, one)
@@ -66,7 +66,7 @@ def test_two_sites_of_one_city_are_a_short_hop_apart() -> None:
     assert faults_between(london, london).delay == WITHIN_CITY // 2
 
 
-def test_weather_takes_half_the_round_trip_and_the_loss_it_is_given() -> None:
+def test_link_faults_have_half_the_round_trip_and_the_given_loss() -> None:
     link_faults = faults_between(city("New York"), city("London"), loss=0.01, duplication=0.02)
     assert 2 * link_faults.delay == round_trip(city("London"), city("New York"))
     assert link_faults.jitter > 0

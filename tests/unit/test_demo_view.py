@@ -32,7 +32,7 @@ def formed(number: int, *, without: int | None = None) -> FormationNews:
 def told(site: int, sequence: int, *, late: int = 0) -> SiteNews:
     release = Release(7, 1, sequence, NOW, NOW + site * MILLISECOND, late=False, clock_bound=0)
     return SiteNews(
-        site=site, heard_through=7, sequence=sequence, late=late, requests=1, repairs=2, lost=3, releases=(release,),
+        site=site, highest_ack=7, sequence=sequence, late=late, requests=1, repairs=2, lost=3, releases=(release,),
         messages=((1, encode(a_trade())),), failure=None,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What stands in the order, as bytes: everything comes back, an entry has one encoding, hostile bytes do no harm."""
+"""Entries: decoding inverts encoding, an entry has one encoding, hostile bytes do no harm."""
 
 import hashlib
 from contextlib import suppress
@@ -28,7 +28,7 @@ CHANGE = FormationChange(values.STRIPE, 7, 100, 2_000, True, b"layout", values.S
 
 
 @given(values.contents)
-def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
+def test_a_decoded_entry_equals_the_encoded_one(entry: Entry) -> None:
     encoded = encode_entry(entry)
     head = decode_head(encoded[:HEAD_SIZE])
     assert head.encoded_size == len(encoded)
@@ -38,7 +38,7 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
 
 
 @given(values.ordered_contents())
-def test_equal_content_has_equal_bytes_however_its_lack_of_fragments_is_said(ordered: Ordered) -> None:
+def test_equal_content_has_equal_bytes_whether_fragments_are_empty_or_all_false(ordered: Ordered) -> None:
     spelled = tuple(replace(span, fragments=span.fragments or (False,) * len(span.bodies)) for span in ordered.spans)
     assert encode_entry(replace(ordered, spans=spelled)) == encode_entry(ordered)
 
@@ -52,10 +52,8 @@ def test_garbage_is_malformed_and_nothing_else(data: bytes) -> None:
 
 @settings(max_examples=300)
 @given(values.contents, st.data())
-def test_whoever_alters_an_entry_and_its_checksum_is_refused_or_makes_another_entry(
-    entry: Entry, data: st.DataObject
-) -> None:
-    """Bytes from the network are decoded before anything vouches for them; the only encoding of an entry is its own."""
+def test_an_entry_altered_with_its_checksum_is_refused_or_is_another_entry(entry: Entry, data: st.DataObject) -> None:
+    """Bytes from the network are decoded before they are authenticated; every entry has exactly one encoding."""
     encoded = bytearray(encode_entry(entry))
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))

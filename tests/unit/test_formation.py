@@ -89,7 +89,7 @@ def test_all_but_one_site_may_fail_at_the_highest_resilience() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_a_loop_is_refused_by_field_and_value(wrong: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_formation_is_refused_by_field_and_value(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadFormation) as refusal:
         replace(RING, **wrong)
     assert sentence in str(refusal.value)

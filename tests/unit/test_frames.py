@@ -1,4 +1,4 @@
-"""Frames: what is said is heard, and nothing but `Malformed` ever escapes."""
+"""Frames: decoding inverts encoding, and raises nothing but `Malformed`."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def block_of(frame: BlockFrame, body: bytes = b"body") -> bytes:
 
 
 def decode(datagram: bytes) -> BlockFrame | Control:
-    """As a node does it: the kind first, then the rest."""
+    """As a node decodes: the kind first, then the rest."""
     return decode_block(datagram) if kind_of(datagram) is Kind.BLOCK else decode_control(datagram)
 
 
@@ -78,7 +78,7 @@ def with_byte(datagram: bytes, position: int, value: int) -> bytes:
     return datagram[:position] + bytes([value]) + datagram[position + 1 :]
 
 
-# What is said is heard.
+# Encoding and decoding.
 
 
 @given(wire.controls, wire.serials)
@@ -115,7 +115,7 @@ def test_arbitrary_bytes_raise_nothing_but_malformed(noise: bytes) -> None:
 
 
 @given(st.sampled_from(Kind), st.integers(0, 1), st.binary(max_size=200))
-def test_arbitrary_bytes_behind_a_plausible_beginning_raise_nothing_but_malformed(
+def test_arbitrary_bytes_behind_a_plausible_header_raise_nothing_but_malformed(
     kind: Kind, flags: int, noise: bytes
 ) -> None:
     check_only_malformed_escapes(bytes([MAGIC, VERSION, kind, flags]) + noise)
@@ -123,7 +123,7 @@ def test_arbitrary_bytes_behind_a_plausible_beginning_raise_nothing_but_malforme
 
 @given(st.binary(max_size=80))
 def test_a_block_of_noise_read_without_its_kind_raises_nothing_but_malformed(noise: bytes) -> None:
-    """The short way that nearly all datagrams take: `is_block`, then `decode_block`."""
+    """The fast path of nearly all datagrams: `is_block`, then `decode_block`."""
     datagram = bytes([MAGIC, VERSION, Kind.BLOCK]) + noise
     assert is_block(datagram)
     try:
@@ -146,7 +146,7 @@ def test_a_damaged_message_is_malformed_or_another_message(message: Control, dat
 
 
 @given(wire.controls, st.data())
-def test_a_message_cut_short_is_never_taken_for_the_whole(message: Control, data: st.DataObject) -> None:
+def test_a_truncated_message_is_never_accepted(message: Control, data: st.DataObject) -> None:
     whole = encode_control(message, 1)
     part = whole[: data.draw(st.integers(0, len(whole) - 1))] + TAG
     with pytest.raises(Malformed):
@@ -154,7 +154,7 @@ def test_a_message_cut_short_is_never_taken_for_the_whole(message: Control, data
 
 
 @given(wire.controls, st.binary(min_size=1, max_size=40))
-def test_a_message_with_something_behind_it_is_malformed(message: Control, excess: bytes) -> None:
+def test_a_message_with_trailing_bytes_is_malformed(message: Control, excess: bytes) -> None:
     with pytest.raises(Malformed):
         decode_control(encode_control(message, 1) + excess + TAG)
 
@@ -262,7 +262,7 @@ def test_a_message_with_a_number_out_of_bounds_is_refused(message: Control) -> N
     ids=str,
 )
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_range_out_of_bounds_is_refused_wherever_it_stands(bad: Range, place: int) -> None:
+def test_a_range_out_of_bounds_is_refused_at_any_position(bad: Range, place: int) -> None:
     named = (bad, WIDE) if place == 0 else (WIDE, bad)
     two_marks = (ACK.marks[0],) * 2
     for message in (replace(ACK, ranges=named, marks=two_marks), Request(1, 2, 3, (), named), Hole(1, 2, 3, bad)):
@@ -278,7 +278,7 @@ def test_a_serial_out_of_bounds_is_refused(serial: int) -> None:
 
 @pytest.mark.parametrize("message", [ACK, Hole(1, 2, 3, WIDE), TokenAck(1, 2, 3, 4)], ids=str)
 def test_a_count_in_the_header_of_a_control_message_is_refused(message: Control) -> None:
-    with pytest.raises(Malformed, match="a count where none belongs"):
+    with pytest.raises(Malformed, match="with a count"):
         decode_control(with_byte(datagram_of(message), 7, 1))
 
 
@@ -286,7 +286,7 @@ def test_a_count_in_the_header_of_a_control_message_is_refused(message: Control)
 def test_an_acknowledgment_with_other_than_the_announced_ranges_is_refused(announced: int) -> None:
     datagram = datagram_of(ACK)
     place = len(encode_control(replace(ACK, ranges=(), marks=()), 1)) - 2
-    with pytest.raises(Malformed, match="as many ranges"):
+    with pytest.raises(Malformed, match="its range count"):
         decode_control(datagram[:place] + announced.to_bytes(2) + datagram[place + 2 :])
 
 
@@ -294,7 +294,7 @@ def test_an_acknowledgment_with_other_than_the_announced_ranges_is_refused(annou
 def test_a_request_with_other_than_the_announced_items_is_refused(tokens: int, named: int) -> None:
     datagram = datagram_of(Request(1, 2, 3, (4,), (WIDE,)))
     forged = datagram[:CONTROL_SIZE] + tokens.to_bytes(2) + named.to_bytes(2) + datagram[CONTROL_SIZE + 4 :]
-    with pytest.raises(Malformed, match="as many tokens and ranges"):
+    with pytest.raises(Malformed, match="its token and range counts"):
         decode_control(forged)
 
 
@@ -306,7 +306,7 @@ def test_a_body_of_another_size_than_its_kind_has_is_refused(kind: Kind, size: i
         decode_control(start + bytes(size) + TAG)
 
 
-def test_a_block_is_no_control_message() -> None:
+def test_a_block_is_not_a_control_message() -> None:
     with pytest.raises(Malformed):
         decode_control(with_byte(datagram_of(TokenAck(1, 2, 3, 4)), 2, Kind.BLOCK))
 

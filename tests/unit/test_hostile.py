@@ -29,15 +29,15 @@ from unit.ring_values import (
     OTHER_SOURCE,
     SOURCE,
     STARTS_AT,
-    Voice,
+    Signer,
     ack,
     block,
     formation,
-    hear,
-    let_pass,
     named,
     only,
+    receive,
     receiver,
+    run_until,
     source,
 )
 
@@ -51,45 +51,45 @@ LAYOUT: Final = formation((1, 2, 3, 4))
 SOURCES: Final = (SOURCE, OTHER_SOURCE)
 
 
-def elsewhere(layout: Formation, voice: Voice) -> list[bytes]:
-    """Rightly proved, and none of this formation's or this stripe's business; and words for others."""
+def elsewhere(layout: Formation, signer: Signer) -> list[bytes]:
+    """Authentic datagrams of other formations and stripes, and for other nodes."""
     foreign = replace(layout, number=layout.number + 1)
-    words: list[Control] = [
+    foreign_messages: list[Control] = [
         ack(foreign, 3, 9, [named(9, node=OTHER_SOURCE)]),
         Request(0, foreign.number, 3, (1, 2), (named(1),)),
         TokenAck(0, foreign.number, 2, 5),
         ack(layout, 3, 9, [named(9)], stripe=1),
         Request(1, layout.number, 3, (1,), (named(1),)),
     ]
-    told: list[Control] = [Hole(0, layout.number, 3, named(1, 2)), Progress(0, layout.number, 3, 1, 4, 2, 4)]
+    messages: list[Control] = [Hole(0, layout.number, 3, named(1, 2)), Progress(0, layout.number, 3, 1, 4, 2, 4)]
     return [
-        *map(voice.say, words),
-        *(voice.tell(OTHER_SOURCE, word) for word in told),
+        *map(signer.sign, foreign_messages),
+        *(signer.sign_for_source(OTHER_SOURCE, message) for message in messages),
         block(9, stripe=1),
         block(9, incarnation=1, node=OTHER_SOURCE, stripe=2),
     ]
 
 
 class ReceiverTarget:
-    """A receiver in the middle of its work: holds, holes, commits that wait, and one of several situations."""
+    """A receiver at work: held blocks, holes, waiting commits, and one of several situations."""
 
     def __init__(self, situation: str, *, timed: bool = True) -> None:
         last = (1, 5) if situation == "token site" else (5, 1)  # who has token 4
         self.layout = formation((2, 3, 4, *last), resilience=1, timed=timed)
         self.machine: Receiver = receiver(1, self.layout)
-        self.heard: list[bytes] = []
-        self._voice = Voice()
+        self.received: list[bytes] = []
+        self._voice = Signer()
         self.kept = elsewhere(self.layout, self._voice)
         self._tell(complete=situation == "token site")
         waited = self.layout.timing.reform_delay if situation == "reforming" else 10 * MILLISECOND
         self.now: Instant = self.layout.scheduled_at(3) + waited
-        let_pass(self.machine, self.now)
-        for datagram in list(self.heard):  # a repeated block is answered once in a retry period: that is over now
-            hear(self.machine, datagram, self.now)
+        run_until(self.machine, self.now)
+        for datagram in list(self.received):  # a repeated block is answered once per retry period: that is over now
+            receive(self.machine, datagram, self.now)
         self.machine.drain()
 
     def _tell(self, *, complete: bool) -> None:
-        layout, voice = self.layout, self._voice
+        layout, signer = self.layout, self._voice
         at = layout.scheduled_at(1)
         for first, node in ((1, SOURCE), (3, SOURCE), (1, OTHER_SOURCE), (2, OTHER_SOURCE), (4, OTHER_SOURCE)):
             messages = (b"one", b"two") if (first, node) == (1, SOURCE) else (b"alone",)
@@ -102,43 +102,43 @@ class ReceiverTarget:
             (2, 4, [named(3)]),
             (3, 5, [named(4, 3)]),
         ):
-            self._say(voice.say(ack(layout, token, sequence, ranges)), layout.scheduled_at(token) + 1)
-        self._say(voice.say(Request(0, layout.number, 4, (1,), (named(1, 2),))), layout.scheduled_at(3) + 2)
+            self._say(signer.sign(ack(layout, token, sequence, ranges)), layout.scheduled_at(token) + 1)
+        self._say(signer.sign(Request(0, layout.number, 4, (1,), (named(1, 2),))), layout.scheduled_at(3) + 2)
 
     def _say(self, datagram: bytes, at: Instant) -> None:
-        let_pass(self.machine, at)
-        hear(self.machine, datagram, at)
-        self.heard.append(datagram)
+        run_until(self.machine, at)
+        receive(self.machine, datagram, at)
+        self.received.append(datagram)
 
 
 class SourceTarget:
-    """A source with blocks that are acknowledged, blocks in flight and words that it has heard."""
+    """A source with acknowledged blocks, blocks in flight and received control datagrams."""
 
     def __init__(self) -> None:
         self.machine: Source = source()
-        self.heard: list[bytes] = []
-        voice = Voice()
-        self.kept = [*elsewhere(LAYOUT, voice), voice.ack(LAYOUT, 2, 5, [named(1, node=OTHER_SOURCE)])]
+        self.received: list[bytes] = []
+        signer = Signer()
+        self.kept = [*elsewhere(LAYOUT, signer), signer.ack(LAYOUT, 2, 5, [named(1, node=OTHER_SOURCE)])]
         self.now: Instant = STARTS_AT
         for number in range(12):
             self.machine.publish([b"trade %d" % number], self.now)
         sent = [datagram for effect in only(Multicast, self.machine.drain()) for datagram in effect.datagrams]
-        words = [
-            voice.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
-            voice.tell(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2, 6)),
-            voice.tell(SOURCE, Hole(0, LAYOUT.number, 3, named(8, 2))),
+        datagrams = [
+            signer.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
+            signer.sign_for_source(SOURCE, Progress(0, LAYOUT.number, 2, 1, 6, 2, 6)),
+            signer.sign_for_source(SOURCE, Hole(0, LAYOUT.number, 3, named(8, 2))),
         ]
-        for datagram in words:
-            hear(self.machine, datagram, self.now)
-            self.heard.append(datagram)
+        for datagram in datagrams:
+            receive(self.machine, datagram, self.now)
+            self.received.append(datagram)
         self.kept += sent
         self.machine.drain()
 
 
 def strike(target: ReceiverTarget | SourceTarget, datagrams: int, seed: int) -> Counter[str]:
-    """Throw them all; how they were counted."""
+    """Send them all; returns how they were counted."""
     machine, now = target.machine, target.now
-    forger = Forger(Random(seed), heard=target.heard, kept=target.kept, sources=SOURCES)
+    forger = Forger(Random(seed), received=target.received, kept=target.kept, sources=SOURCES)
     deadline, before = machine.deadline(), snapshot(machine)
     counted = Counter(machine.counts)
     for thrown in range(1, datagrams + 1):
@@ -173,9 +173,9 @@ def test_hostile_datagrams_change_nothing_at_a_source() -> None:
 
 
 def test_the_targets_are_in_the_middle_of_their_work() -> None:
-    """A machine at rest has nothing to lose: these have holes, recoveries, waiting commits and flights."""
+    """An idle machine has no state to corrupt: these have holes, recoveries, waiting commits and blocks in flight."""
     recovering, token_site, reforming = (ReceiverTarget(situation).machine for situation in SITUATIONS)
-    assert len(recovering._desk) > 0
+    assert len(recovering._recoveries) > 0
     assert token_site._token.held == 4
     assert reforming.reforming is not None
     for machine in (recovering, token_site, reforming):
@@ -186,12 +186,12 @@ def test_the_targets_are_in_the_middle_of_their_work() -> None:
 
 
 def test_a_snapshot_sees_every_change() -> None:
-    """The yardstick itself: a genuine block, an acknowledgment, a request and the time each change it."""
+    """A check of the check: a genuine block, an acknowledgment, a request and the time each change it."""
     target = ReceiverTarget("recovering")
     machine, seen = target.machine, [snapshot(target.machine)]
     for datagram in (
         block(4, (b"a", b"b", b"c")),
-        Voice(first_serial=1 << 40).say(Request(0, target.layout.number, 2, (1,), ())),
+        Signer(first_serial=1 << 40).sign(Request(0, target.layout.number, 2, (1,), ())),
         block(3, node=OTHER_SOURCE),
     ):
         machine.receive(datagram, target.now)
@@ -202,7 +202,7 @@ def test_a_snapshot_sees_every_change() -> None:
 
 
 class JournalTarget:
-    """A journal of two small segments, whose files are bent one at a time and put back."""
+    """A journal of two small segments, whose files are corrupted one at a time and restored."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -218,7 +218,7 @@ class JournalTarget:
         assert self.whole.sound
 
     def judged(self, path: Path, bent: bytes) -> str:
-        """What the reader and the audit say about a bent file: never more than was written, never in silence."""
+        """Read and audit a corrupted file: never more than was written, and never without an error."""
         overwrite(path, bent)
         try:
             return self._read(bent == self.files[path])
@@ -251,7 +251,7 @@ class JournalTarget:
         return "shorter"
 
     def _lost_only_a_checkpoint(self) -> bool:
-        """A checkpoint says nothing that the entries before it do not: without it a writer reads more, that is all."""
+        """A checkpoint only repeats the entries before it: without it a writer just reads more."""
         for path, content in self.files.items():
             bent = path.read_bytes()
             if bent != content and not (content.startswith(bent) and content[len(bent) :][:1] == b"C"):
@@ -270,7 +270,7 @@ def bent_files(target: JournalTarget, chance: Random) -> Iterator[tuple[Path, by
     """One hostile file after the other."""
     paths = list(target.files)
     forgers = {
-        path: Forger(Random(position), heard=[content], kept=list(target.files.values()), sources=SOURCES)
+        path: Forger(Random(position), received=[content], kept=list(target.files.values()), sources=SOURCES)
         for position, (path, content) in enumerate(target.files.items())
     }
     while True:

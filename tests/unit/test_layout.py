@@ -38,7 +38,7 @@ def test_anything_else_is_malformed(noise: bytes) -> None:
 
 
 @given(members, st.data())
-def test_a_changed_byte_is_noticed_or_is_another_formation(sites: list[int], data: st.DataObject) -> None:
+def test_a_changed_byte_is_refused_or_is_another_formation(sites: list[int], data: st.DataObject) -> None:
     encoded = encode_formation(formation_of(*sites))
     place = data.draw(st.integers(0, len(encoded) - 1))
     changed = bytearray(encoded)

@@ -1,4 +1,4 @@
-"""The receiver: its turn, its recoveries, its answers, and what it does when a peer or a source breaks the rules.
+"""The receiver: turns, recoveries, replies, and reactions to peers and sources that violate the protocol.
 
 What the papers promise of a receiver is in tests/paper; hostile bytes are in `test_hostile.py`.
 """
@@ -9,7 +9,7 @@ import pytest
 
 from fairtape.core.effects import Append, Channel, Deliver, Multicast, Reason, Report, Send
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.nodes.receiver import BornTooLate, Receiver
+from fairtape.nodes.receiver import JoinedTooLate, Receiver
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import (
     ACK_PARTS_MAX,
@@ -29,17 +29,17 @@ from unit.ring_values import (
     SOURCE,
     STARTS_AT,
     TIMING,
-    Voice,
+    Signer,
     ack,
     apart,
     block,
     controls,
     formation,
-    hear,
-    let_pass,
     named,
     only,
+    receive,
     receiver,
+    run_until,
 )
 
 LAYOUT = formation()
@@ -53,28 +53,28 @@ def test_a_receiver_must_be_a_member() -> None:
         receiver(9)
 
 
-def test_its_turn_comes_with_the_clock_and_everything_it_holds() -> None:
+def test_it_acknowledges_everything_at_its_scheduled_turn() -> None:
     site = receiver(1)
-    hear(site, block(1, [b"a", b"b"]), SOON)
+    receive(site, block(1, [b"a", b"b"]), SOON)
     assert site.deadline() == STARTS_AT
-    effects = [effect for at, effect in let_pass(site, STARTS_AT)]
+    effects = [effect for at, effect in run_until(site, STARTS_AT)]
     append, multicast = effects
     assert isinstance(append, Append)
     assert isinstance(multicast, Multicast)
     assert multicast.channel is Channel.CONTROL
     assert append.ordered.acknowledged_at == STARTS_AT
-    assert (site.complete_through, site.heard_through, site.next_sequence, site.released_through) == (1, 1, 3, 0)
+    assert (site.complete_through, site.highest_ack, site.next_sequence, site.released_through) == (1, 1, 3, 0)
     assert site.counts["acks_sent"] == 1
 
 
-def test_what_it_says_another_site_takes_and_orders_alike() -> None:
+def test_another_site_orders_its_acknowledgment_identically() -> None:
     first, second = receiver(1), receiver(2)
     for site in (first, second):
-        hear(site, block(1, [b"a"]), SOON)
-        hear(site, block(1, [b"b"], node=OTHER_SOURCE), SOON)
-    spoken = [effect for _, effect in let_pass(first, STARTS_AT)]
+        receive(site, block(1, [b"a"]), SOON)
+        receive(site, block(1, [b"b"], node=OTHER_SOURCE), SOON)
+    spoken = [effect for _, effect in run_until(first, STARTS_AT)]
     for datagram in only(Multicast, spoken)[0].datagrams:
-        hear(second, datagram, STARTS_AT + 1)
+        receive(second, datagram, STARTS_AT + 1)
     assert only(Append, spoken) == only(Append, second.drain())
 
 
@@ -85,15 +85,15 @@ def test_an_acknowledgment_larger_than_a_datagram_is_split() -> None:
     peer = Receiver(me=2, formation=LAYOUT, keys=keys, born_at=SOON, datagram_max=256)
     from_keys = {node: _block_under(keys, node) for node in nodes}
     for datagram in from_keys.values():
-        hear(site, datagram, SOON)
-        hear(peer, datagram, SOON)
-    (multicast,) = only(Multicast, [effect for _, effect in let_pass(site, STARTS_AT)])
+        receive(site, datagram, SOON)
+        receive(peer, datagram, SOON)
+    (multicast,) = only(Multicast, [effect for _, effect in run_until(site, STARTS_AT)])
     acks = [message for message in controls([multicast]) if isinstance(message, Ack)]
     assert 1 < len(acks) <= ACK_PARTS_MAX
     assert all(len(datagram) <= 256 for datagram in multicast.datagrams)
     assert [each.sequence for each in acks] == [1 + ack_ranges_max(256) * part for part in range(len(acks))]
     for datagram in reversed(multicast.datagrams):
-        hear(peer, datagram, STARTS_AT + 1)
+        receive(peer, datagram, STARTS_AT + 1)
     assert peer.next_sequence == site.next_sequence == 21
 
 
@@ -102,10 +102,10 @@ def _block_under(keys: Keys, node: int) -> bytes:
     return seal.close(encode_block_header(0, 0, node, 1, 1, 1), 1, pack_messages([b"m"]))
 
 
-def test_silence_is_noticed_half_a_retry_period_after_the_schedule() -> None:
+def test_a_missing_acknowledgment_is_overdue_half_a_retry_period_after_its_schedule() -> None:
     site = receiver(3)
     assert site.deadline() == STARTS_AT + T_R // 2
-    effects = let_pass(site, STARTS_AT + T_R // 2 + TIMING.request_delay)
+    effects = run_until(site, STARTS_AT + T_R // 2 + TIMING.request_delay)
     assert [at for at, _ in effects] == [STARTS_AT + T_R // 2 + TIMING.request_delay]
     (send,) = only(Send, [effect for _, effect in effects])
     assert (send.to, controls([send])) == (1, [Request(0, LAYOUT.number, 3, (1,), ())])
@@ -115,8 +115,8 @@ def test_silence_is_noticed_half_a_retry_period_after_the_schedule() -> None:
 def test_several_recoveries_share_one_request() -> None:
     layout = formation((1, 2, 4, 5, 3), timing=replace(TIMING, token_period=MILLISECOND))
     site = receiver(3, layout)
-    hear(site, Voice().ack(layout, 4, 1, []), STARTS_AT + 3 * MILLISECOND)
-    effects = let_pass(site, STARTS_AT + T_R // 2 + TIMING.request_delay + MILLISECOND)
+    receive(site, Signer().ack(layout, 4, 1, []), STARTS_AT + 3 * MILLISECOND)
+    effects = run_until(site, STARTS_AT + T_R // 2 + TIMING.request_delay + MILLISECOND)
     requests = [message for message in controls([effect for _, effect in effects]) if isinstance(message, Request)]
     assert {token for request in requests for token in request.tokens} == {1, 2, 3}
     assert len(requests) <= 3
@@ -124,51 +124,51 @@ def test_several_recoveries_share_one_request() -> None:
 
 def test_a_repair_completes_what_waited_for_it_in_the_same_turn() -> None:
     site = receiver(3)
-    hear(site, Voice().ack(LAYOUT, 1, 1, [named(1, 2)]), STARTS_AT)
-    hear(site, block(2), STARTS_AT + 1)
+    receive(site, Signer().ack(LAYOUT, 1, 1, [named(1, 2)]), STARTS_AT)
+    receive(site, block(2), STARTS_AT + 1)
     assert site.complete_through == 0
-    hear(site, block(1), STARTS_AT + 2)
+    receive(site, block(1), STARTS_AT + 2)
     assert site.complete_through == 1
     assert [append.ordered.count for append in only(Append, site.drain())] == [2]
-    assert let_pass(site, STARTS_AT + T_R // 4) == []
+    assert run_until(site, STARTS_AT + T_R // 4) == []
 
 
-def test_a_late_token_site_awaits_nobody_but_what_it_lacks() -> None:
-    """Its own turn has passed and it lacks Ack(1): it asks for Ack(1), never for its own Ack(2)."""
+def test_a_late_token_site_requests_only_what_it_misses() -> None:
+    """Its own turn has passed and it misses Ack(1): it requests Ack(1), never its own Ack(2)."""
     site = receiver(2)
-    effects = let_pass(site, LAYOUT.scheduled_at(2) + T_R)
+    effects = run_until(site, LAYOUT.scheduled_at(2) + T_R)
     asked = [message for message in controls([effect for _, effect in effects]) if isinstance(message, Request)]
     assert {token for request in asked for token in request.tokens} <= {1, 3}
 
 
 @pytest.mark.parametrize(("acknowledged", "reason"), [(False, Reason.ACK_SILENT), (True, Reason.MESSAGES_SILENT)])
-def test_a_failure_says_what_was_missing(acknowledged: bool, reason: Reason) -> None:
+def test_a_failure_report_names_what_was_missing(acknowledged: bool, reason: Reason) -> None:
     site = receiver(3, formation((1, 2, 3), timing=apart()))
     if acknowledged:
-        hear(site, Voice().ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
-    reports = only(Report, [effect for _, effect in let_pass(site, STARTS_AT + 10 * T_R)])
+        receive(site, Signer().ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
+    reports = only(Report, [effect for _, effect in run_until(site, STARTS_AT + 10 * T_R)])
     assert [(report.suspect, report.token, report.reason) for report in reports] == [(1, 1, reason)]
     assert site.reforming == reports[0]
 
 
 def test_a_reforming_receiver_commits_what_came_before_and_answers_requests() -> None:
-    site, voice = receiver(3, formation((1, 2, 4, 3))), Voice()
+    site, signer = receiver(3, formation((1, 2, 4, 3))), Signer()
     original = block(1)
-    hear(site, original, SOON)
-    hear(site, voice.ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
-    effects = [effect for _, effect in let_pass(site, STARTS_AT + 20 * T_R)]
+    receive(site, original, SOON)
+    receive(site, signer.ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
+    effects = [effect for _, effect in run_until(site, STARTS_AT + 20 * T_R)]
     assert [report.token for report in only(Report, effects)] == [2]
     assert [deliver.ordered.token for deliver in only(Deliver, effects)] == [1]
-    hear(site, voice.ack(site.formation, 2, 2), STARTS_AT + 20 * T_R)
+    receive(site, signer.ack(site.formation, 2, 2), STARTS_AT + 20 * T_R)
     assert site.complete_through == 1
     assert site.deadline() is None
-    hear(site, voice.say(Request(0, LAYOUT.number, 1, (), (named(1),))), STARTS_AT + 20 * T_R)
+    receive(site, signer.sign(Request(0, LAYOUT.number, 1, (), (named(1),))), STARTS_AT + 20 * T_R)
     assert site.drain() == [Send(1, [original])]
 
 
 def test_a_reforming_receiver_does_not_take_its_turn() -> None:
     site = receiver(2)
-    effects = [effect for _, effect in let_pass(site, STARTS_AT + 20 * T_R)]
+    effects = [effect for _, effect in run_until(site, STARTS_AT + 20 * T_R)]
     assert site.reforming is not None
     assert only(Multicast, effects) == []
 
@@ -181,63 +181,63 @@ def test_a_reforming_receiver_does_not_take_its_turn() -> None:
 def test_a_breach_by_a_token_site_is_reported_and_nothing_of_it_is_taken(breach: Ack) -> None:
     site = receiver(2)
     for number in (1, 2):
-        hear(site, block(number), SOON)
-    hear(site, Voice().say(breach), STARTS_AT)
+        receive(site, block(number), SOON)
+    receive(site, Signer().sign(breach), STARTS_AT)
     effects = site.drain()
     assert only(Report, effects) == [Report(1, 1, Reason.BREACH, STARTS_AT)]
     assert only(Append, effects) == []
 
 
-def test_an_acknowledgment_of_an_ended_incarnation_brings_nobody_down() -> None:
-    """A site that names a former life of a source behind its present one cannot be followed, and is reported."""
+def test_an_acknowledgment_of_an_ended_incarnation_is_reported_as_a_breach() -> None:
+    """A site that acknowledges an earlier incarnation after a later one is reported."""
     layout = formation((2, 3, 4, 1))
-    site, voice = receiver(1, layout), Voice()
-    hear(site, block(1), STARTS_AT)
-    hear(site, block(1, incarnation=2), STARTS_AT)
-    hear(site, voice.ack(layout, 2, 2, [named(1, 2)]), STARTS_AT + 1)
-    hear(site, voice.ack(layout, 1, 1, [named(1, incarnation=2)]), STARTS_AT + 2)
-    hear(site, block(2), STARTS_AT + 3)
-    reports = only(Report, [effect for _, effect in let_pass(site, STARTS_AT + 20 * T_R)])
+    site, signer = receiver(1, layout), Signer()
+    receive(site, block(1), STARTS_AT)
+    receive(site, block(1, incarnation=2), STARTS_AT)
+    receive(site, signer.ack(layout, 2, 2, [named(1, 2)]), STARTS_AT + 1)
+    receive(site, signer.ack(layout, 1, 1, [named(1, incarnation=2)]), STARTS_AT + 2)
+    receive(site, block(2), STARTS_AT + 3)
+    reports = only(Report, [effect for _, effect in run_until(site, STARTS_AT + 20 * T_R)])
     assert [(report.suspect, report.token) for report in reports] == [(3, 2)]
     assert site.complete_through == 1
 
 
-def test_a_site_that_comes_late_is_not_admitted() -> None:
+def test_a_site_that_starts_late_is_refused() -> None:
     """It could send a second, different Ack(e)."""
-    with pytest.raises(BornTooLate, match="join a later one"):
+    with pytest.raises(JoinedTooLate, match="join a later one"):
         Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT + 1)
 
 
 def test_an_event_driven_site_asks_for_holes_only_with_the_token() -> None:
     holder, bystander = receiver(1, EVENT_DRIVEN), receiver(2, EVENT_DRIVEN)
     for site in (holder, bystander):
-        hear(site, block(3), SOON)
-    assert [type(word) for word in controls(holder.drain())] == [Hole]
+        receive(site, block(3), SOON)
+    assert [type(message) for message in controls(holder.drain())] == [Hole]
     assert bystander.drain() == []
 
 
 def test_a_late_block_of_an_ended_incarnation_is_not_acknowledged() -> None:
-    """A block of a source's former life may arrive at any time, by delay or by malice; its place is gone."""
-    site, voice = receiver(1), Voice()
-    hear(site, block(1), SOON)
-    let_pass(site, STARTS_AT)
+    """A block of an earlier incarnation may arrive at any time, by delay or by attack."""
+    site, signer = receiver(1), Signer()
+    receive(site, block(1), SOON)
+    run_until(site, STARTS_AT)
     now = LAYOUT.scheduled_at(2)
-    hear(site, block(1, incarnation=2), now)
-    hear(site, voice.ack(LAYOUT, 2, 2, [named(1, incarnation=2)]), now)
-    hear(site, block(2), now)
+    receive(site, block(1, incarnation=2), now)
+    receive(site, signer.ack(LAYOUT, 2, 2, [named(1, incarnation=2)]), now)
+    receive(site, block(2), now)
     assert site.counts["malformed"] == 1
-    hear(site, voice.ack(LAYOUT, 3, 3), LAYOUT.scheduled_at(3))
+    receive(site, signer.ack(LAYOUT, 3, 3), LAYOUT.scheduled_at(3))
     site.drain()
-    (multicast,) = only(Multicast, [effect for _, effect in let_pass(site, LAYOUT.scheduled_at(4))])
+    (multicast,) = only(Multicast, [effect for _, effect in run_until(site, LAYOUT.scheduled_at(4))])
     assert [message.ranges for message in controls([multicast]) if isinstance(message, Ack)] == [()]
 
 
-def test_a_source_that_jumps_ahead_breaks_nothing() -> None:
+def test_a_source_that_skips_numbers_does_no_harm() -> None:
     site = receiver(1)
-    hear(site, block(1 << 62), SOON)
-    (word,) = controls(site.drain())
-    assert isinstance(word, Hole)
-    let_pass(site, STARTS_AT)
+    receive(site, block(1 << 62), SOON)
+    (message,) = controls(site.drain())
+    assert isinstance(message, Hole)
+    run_until(site, STARTS_AT)
     assert site.complete_through == 1
 
 
@@ -250,8 +250,8 @@ def test_a_hole_is_asked_for_once_in_a_retry_period() -> None:
 
 def test_a_duplicate_is_answered_once_in_a_retry_period_and_only_when_it_is_genuine() -> None:
     site, datagram = receiver(2), block(1)
-    hear(site, datagram, SOON)
-    hear(site, Voice().ack(LAYOUT, 1, 1, [named(1)]), STARTS_AT)
+    receive(site, datagram, SOON)
+    receive(site, Signer().ack(LAYOUT, 1, 1, [named(1)]), STARTS_AT)
     site.drain()
     forged = datagram[:-1] + bytes([datagram[-1] ^ 1])
     site.receive(forged, STARTS_AT + 1)
@@ -259,41 +259,41 @@ def test_a_duplicate_is_answered_once_in_a_retry_period_and_only_when_it_is_genu
     assert site.counts["malformed"] == 1
     for at in (STARTS_AT + 1, STARTS_AT + 2, STARTS_AT + T_R, STARTS_AT + 1 + T_R):
         site.receive(datagram, at)
-    words = controls(site.drain())
-    assert words == [Progress(0, LAYOUT.number, 2, 1, 2, 1, 2)] * 2
+    messages = controls(site.drain())
+    assert messages == [Progress(0, LAYOUT.number, 2, 1, 2, 1, 2)] * 2
 
 
 def test_a_duplicate_is_not_answered_by_a_site_without_the_token_nor_before_it_is_acknowledged() -> None:
     bystander, holder = receiver(3, formation((1, 2, 4, 3))), receiver(1)
     for site in (bystander, holder):
-        hear(site, block(1), SOON)
-        hear(site, block(1), SOON)
-    hear(bystander, Voice().ack(bystander.formation, 1, 1, [named(1)]), STARTS_AT)
+        receive(site, block(1), SOON)
+        receive(site, block(1), SOON)
+    receive(bystander, Signer().ack(bystander.formation, 1, 1, [named(1)]), STARTS_AT)
     bystander.drain()
-    hear(bystander, block(1), STARTS_AT + 1)
+    receive(bystander, block(1), STARTS_AT + 1)
     assert bystander.drain() == []
     assert holder.drain() == []
 
 
 def test_every_datagram_is_counted_under_one_name() -> None:
-    site, voice = receiver(9, formation((1, 2, 3, 4, 5, 6, 7, 9))), Voice()
-    said = voice.say(Request(0, LAYOUT.number, 2, (9,), ()))
+    site, signer = receiver(9, formation((1, 2, 3, 4, 5, 6, 7, 9))), Signer()
+    said = signer.sign(Request(0, LAYOUT.number, 2, (9,), ()))
     for datagram, name in (
         (b"", "malformed"),
         (block(1), "block"),
         (block(1), "duplicate"),
         (block(4), "ahead"),
         (block(1, stripe=1), "malformed"),
-        (voice.ack(LAYOUT, 1, 1, [named(1)]), "ack"),
-        (voice.ack(LAYOUT, 1, 1, [named(1)]), "duplicate"),
-        (voice.say(replace(ack(LAYOUT, 1, 1), sender=2)), "out_of_turn"),
-        (voice.say(replace(ack(LAYOUT, 2, 1), formation=8)), "foreign"),
-        (voice.say(replace(ack(LAYOUT, 2, 1), stripe=1)), "malformed"),
+        (signer.ack(LAYOUT, 1, 1, [named(1)]), "ack"),
+        (signer.ack(LAYOUT, 1, 1, [named(1)]), "duplicate"),
+        (signer.sign(replace(ack(LAYOUT, 1, 1), sender=2)), "out_of_turn"),
+        (signer.sign(replace(ack(LAYOUT, 2, 1), formation=8)), "foreign"),
+        (signer.sign(replace(ack(LAYOUT, 2, 1), stripe=1)), "malformed"),
         (said, "requests"),
         (said, "replayed"),
-        (voice.tell(SOURCE, Hole(0, LAYOUT.number, 2, named(1))), "forged"),
-        (voice.say(Hole(0, LAYOUT.number, 2, named(1))), "malformed"),
-        (voice.say(Request(0, LAYOUT.number, 9, (1,), ())), "own"),
+        (signer.sign_for_source(SOURCE, Hole(0, LAYOUT.number, 2, named(1))), "forged"),
+        (signer.sign(Hole(0, LAYOUT.number, 2, named(1))), "malformed"),
+        (signer.sign(Request(0, LAYOUT.number, 9, (1,), ())), "own"),
     ):
         before = site.counts.total()
         site.receive(datagram, STARTS_AT)
@@ -302,29 +302,29 @@ def test_every_datagram_is_counted_under_one_name() -> None:
     assert len(decode_block(block(1))) == 6
 
 
-def test_a_block_longer_than_agreed_is_refused() -> None:
+def test_a_block_longer_than_the_limit_is_refused() -> None:
     site = receiver(3, datagram_max=256)
     site.receive(block(1, [bytes(300)]), SOON)
     assert site.counts == {"malformed": 1}
 
 
 def test_what_all_members_hold_is_forgotten() -> None:
-    site, voice = receiver(1), Voice()
-    hear(site, block(1), SOON)
-    let_pass(site, STARTS_AT)
+    site, signer = receiver(1), Signer()
+    receive(site, block(1), SOON)
+    run_until(site, STARTS_AT)
     for token in (2, 3):
         assert site.stable_through == 0
-        hear(site, voice.ack(LAYOUT, token, 2), LAYOUT.scheduled_at(token))
+        receive(site, signer.ack(LAYOUT, token, 2), LAYOUT.scheduled_at(token))
     assert site.stable_through == 1
     site.drain()
-    hear(site, voice.say(Request(0, LAYOUT.number, 2, (1,), (named(1),))), LAYOUT.scheduled_at(3))
+    receive(site, signer.sign(Request(0, LAYOUT.number, 2, (1,), (named(1),))), LAYOUT.scheduled_at(3))
     assert only(Send, site.drain()) == []
 
 
 def test_a_lease_that_is_renewed_releases_at_once() -> None:
     site = receiver(3)
-    hear(site, block(1), SOON)
-    hear(site, Voice().ack(LAYOUT, 1, 1, [named(1)]), STARTS_AT)
+    receive(site, block(1), SOON)
+    receive(site, Signer().ack(LAYOUT, 1, 1, [named(1)]), STARTS_AT)
     site.renew_lease(LAYOUT.commit_at(1), STARTS_AT)
     assert site.drain() != []
     late = LAYOUT.commit_at(1) + 1
@@ -334,111 +334,111 @@ def test_a_lease_that_is_renewed_releases_at_once() -> None:
 
 def test_a_loop_of_one_orders_and_releases_by_itself() -> None:
     site = receiver(1, formation((1,)))
-    hear(site, block(1), SOON)
-    effects = [effect for _, effect in let_pass(site, LAYOUT.commit_at(1))]
+    receive(site, block(1), SOON)
+    effects = [effect for _, effect in run_until(site, LAYOUT.commit_at(1))]
     assert [deliver.ordered.token for deliver in only(Deliver, effects)] == [1]
     assert site.complete_through == site.stable_through
 
 
-def test_a_loop_of_one_without_a_schedule_passes_the_token_to_nobody() -> None:
+def test_a_loop_of_one_without_a_schedule_passes_no_token() -> None:
     site = receiver(1, formation((1,), timed=False))
-    hear(site, block(1), SOON)
-    effects = site.drain() + [effect for _, effect in let_pass(site, SOON + 20 * T_R)]
+    receive(site, block(1), SOON)
+    effects = site.drain() + [effect for _, effect in run_until(site, SOON + 20 * T_R)]
     assert len(only(Deliver, effects)) == 1
     assert only(Report, effects) == []
     assert only(Send, effects) == []
 
 
 def test_an_event_driven_token_moves_on_for_commits_that_wait() -> None:
-    """K = 1 and no further message: the second site passes the token on with nothing, so that the first may commit."""
+    """K = 1 and no further message: the second site passes the token on, empty, so that the first may commit."""
     site = receiver(2, formation(timed=False, resilience=1))
-    hear(site, block(1), SOON)
-    hear(site, Voice().ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
-    effects = site.drain() + [effect for _, effect in let_pass(site, STARTS_AT + T_R // 2)]
+    receive(site, block(1), SOON)
+    receive(site, Signer().ack(site.formation, 1, 1, [named(1)]), STARTS_AT)
+    effects = site.drain() + [effect for _, effect in run_until(site, STARTS_AT + T_R // 2)]
     acks = [message for message in controls(only(Multicast, effects)) if isinstance(message, Ack)]
     assert [(each.token, each.ranges) for each in acks] == [(2, ())]
     assert len(only(Deliver, effects)) == 1
 
 
 def test_a_repeated_pass_is_answered_even_after_the_token_was_passed_on() -> None:
-    """With a word that nobody answers: two sites that answered an Ack with an Ack would never stop."""
-    site, voice = receiver(2, EVENT_DRIVEN), Voice()
-    passed = voice.ack(EVENT_DRIVEN, 1, 1, [named(1)])
-    hear(site, block(1), SOON)
-    hear(site, passed, STARTS_AT)
-    hear(site, block(2), STARTS_AT + 1)
+    """With a TokenAck, which is not answered: two sites that answered an Ack with an Ack would never stop."""
+    site, signer = receiver(2, EVENT_DRIVEN), Signer()
+    passed = signer.ack(EVENT_DRIVEN, 1, 1, [named(1)])
+    receive(site, block(1), SOON)
+    receive(site, passed, STARTS_AT)
+    receive(site, block(2), STARTS_AT + 1)
     assert len(only(Multicast, site.drain())) == 1
-    hear(site, passed, STARTS_AT + 2)
+    receive(site, passed, STARTS_AT + 2)
     assert controls(site.drain()) == [TokenAck(0, EVENT_DRIVEN.number, 2, 1)]
 
 
 def test_a_repeated_pass_is_not_answered_by_a_site_that_cannot_take_the_token_yet() -> None:
-    site, voice = receiver(2, EVENT_DRIVEN), Voice()
-    passed = voice.ack(EVENT_DRIVEN, 1, 1, [named(1)])
-    hear(site, passed, STARTS_AT)
-    hear(site, passed, STARTS_AT + 1)
+    site, signer = receiver(2, EVENT_DRIVEN), Signer()
+    passed = signer.ack(EVENT_DRIVEN, 1, 1, [named(1)])
+    receive(site, passed, STARTS_AT)
+    receive(site, passed, STARTS_AT + 1)
     assert controls(site.drain()) == []
 
 
 def test_a_repeated_pass_is_answered_while_the_token_is_held() -> None:
-    site, voice = receiver(2, EVENT_DRIVEN), Voice()
-    passed = voice.ack(EVENT_DRIVEN, 1, 1)
-    hear(site, passed, STARTS_AT)
-    hear(site, passed, STARTS_AT + 1)
+    site, signer = receiver(2, EVENT_DRIVEN), Signer()
+    passed = signer.ack(EVENT_DRIVEN, 1, 1)
+    receive(site, passed, STARTS_AT)
+    receive(site, passed, STARTS_AT + 1)
     assert controls(site.drain()) == [TokenAck(0, EVENT_DRIVEN.number, 2, 1)] * 2
 
 
 def test_an_overtaken_acknowledgment_is_asked_for() -> None:
-    site, voice = receiver(3, formation((1, 2, 4, 3), timed=False)), Voice()
-    hear(site, voice.ack(site.formation, 2, 1), STARTS_AT)
-    hear(site, voice.ack(site.formation, 3, 1), STARTS_AT + 1)
-    effects = [effect for _, effect in let_pass(site, STARTS_AT + TIMING.request_delay)]
+    site, signer = receiver(3, formation((1, 2, 4, 3), timed=False)), Signer()
+    receive(site, signer.ack(site.formation, 2, 1), STARTS_AT)
+    receive(site, signer.ack(site.formation, 3, 1), STARTS_AT + 1)
+    effects = [effect for _, effect in run_until(site, STARTS_AT + TIMING.request_delay)]
     assert [message.tokens for message in controls(effects) if isinstance(message, Request)] == [(1,)]
-    hear(site, voice.ack(site.formation, 1, 1), STARTS_AT + T_R // 2)
+    receive(site, signer.ack(site.formation, 1, 1), STARTS_AT + T_R // 2)
     assert site.complete_through == 3
 
 
-def test_a_repeated_pass_to_somebody_else_is_none_of_its_business() -> None:
-    site, voice = receiver(3, EVENT_DRIVEN), Voice()
-    passed = voice.ack(EVENT_DRIVEN, 1, 1)
-    hear(site, passed, STARTS_AT)
-    hear(site, passed, STARTS_AT + 1)
+def test_a_repeated_pass_to_another_site_is_ignored() -> None:
+    site, signer = receiver(3, EVENT_DRIVEN), Signer()
+    passed = signer.ack(EVENT_DRIVEN, 1, 1)
+    receive(site, passed, STARTS_AT)
+    receive(site, passed, STARTS_AT + 1)
     assert site.drain() == []
 
 
 def test_a_token_acknowledgment_counts_only_from_the_next_site() -> None:
-    site, voice = receiver(1, EVENT_DRIVEN), Voice()
-    hear(site, block(1), SOON)
+    site, signer = receiver(1, EVENT_DRIVEN), Signer()
+    receive(site, block(1), SOON)
     site.drain()
-    hear(site, voice.say(TokenAck(0, EVENT_DRIVEN.number, 3, 1)), SOON + 1)
+    receive(site, signer.sign(TokenAck(0, EVENT_DRIVEN.number, 3, 1)), SOON + 1)
     assert site.deadline() == SOON + T_R
-    hear(site, voice.say(TokenAck(0, EVENT_DRIVEN.number, 2, 1)), SOON + 2)
+    receive(site, signer.sign(TokenAck(0, EVENT_DRIVEN.number, 2, 1)), SOON + 2)
     assert site.deadline() is None
 
 
-def test_a_timed_receiver_has_no_use_for_token_acknowledgments() -> None:
+def test_a_timed_receiver_ignores_token_acknowledgments() -> None:
     site = receiver(1)
     before = site.deadline()
-    hear(site, Voice().say(TokenAck(0, LAYOUT.number, 2, 1)), SOON)
+    receive(site, Signer().sign(TokenAck(0, LAYOUT.number, 2, 1)), SOON)
     assert site.drain() == []
     assert site.deadline() == before
 
 
 def test_overtaken_acknowledgments_are_not_asked_for_by_a_reforming_receiver() -> None:
-    site, voice = receiver(1, EVENT_DRIVEN), Voice()
-    hear(site, block(1), SOON)
-    let_pass(site, SOON + 20 * T_R)
+    site, signer = receiver(1, EVENT_DRIVEN), Signer()
+    receive(site, block(1), SOON)
+    run_until(site, SOON + 20 * T_R)
     assert site.reforming is not None
-    hear(site, voice.ack(EVENT_DRIVEN, 3, 3, [named(3)]), SOON + 20 * T_R)
+    receive(site, signer.ack(EVENT_DRIVEN, 3, 3, [named(3)]), SOON + 20 * T_R)
     assert site.deadline() is None
 
 
 def test_its_clock_bound_travels_with_every_acknowledgment_and_release() -> None:
     site = Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=SOON, clock_bound=lambda: 123)
-    hear(site, block(1), SOON)
-    effects = [effect for _, effect in let_pass(site, STARTS_AT)]
+    receive(site, block(1), SOON)
+    effects = [effect for _, effect in run_until(site, STARTS_AT)]
     assert [message.clock_bound for message in controls(effects) if isinstance(message, Ack)] == [123]
-    hear(site, Voice().ack(LAYOUT, 2, 2), LAYOUT.scheduled_at(2))
-    hear(site, Voice().ack(LAYOUT, 3, 2), LAYOUT.scheduled_at(3))
-    effects = site.drain() + [effect for _, effect in let_pass(site, LAYOUT.commit_at(1))]
+    receive(site, Signer().ack(LAYOUT, 2, 2), LAYOUT.scheduled_at(2))
+    receive(site, Signer().ack(LAYOUT, 3, 2), LAYOUT.scheduled_at(3))
+    effects = site.drain() + [effect for _, effect in run_until(site, LAYOUT.commit_at(1))]
     assert [deliver.release.clock_bound for deliver in only(Deliver, effects)] == [123]

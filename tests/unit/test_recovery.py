@@ -1,4 +1,4 @@
-"""Recoveries side by side: when they ask, when they end, and how their requests gather."""
+"""Parallel recoveries: when they request, when they end, and how their requests are collected."""
 
 from dataclasses import replace
 from enum import IntEnum
@@ -8,75 +8,75 @@ import pytest
 from fairtape.core.instants import NEVER
 from fairtape.ring.receiver.recovery import RECOVERIES_MAX, Recoveries
 from fairtape.ring.receiver.recovery_tables import Event, State
-from unit.recovery_values import T_E, T_R, TIMING, Shelf
+from unit.recovery_values import T_E, T_R, TIMING, HeldTokens
 
 SOON = TIMING.request_delay
 
 
-def desk(shelf: Shelf | None = None, *, timed: bool = True) -> Recoveries:
-    return Recoveries(timing=TIMING, timed=timed, ledger=shelf or Shelf())
+def recoveries(held_tokens: HeldTokens | None = None, *, timed: bool = True) -> Recoveries:
+    return Recoveries(timing=TIMING, timed=timed, tokens=held_tokens or HeldTokens())
 
 
-def test_an_idle_desk_wants_nothing() -> None:
-    idle = desk()
+def test_idle_recoveries_request_nothing() -> None:
+    idle = recoveries()
     assert len(idle) == 0
     assert idle.deadline() == NEVER
-    assert idle.wants(T_E) == []
+    assert idle.due_requests(T_E) == []
 
 
 def test_an_acknowledgment_whose_messages_are_held_completes_at_once() -> None:
-    working = desk(Shelf({1}))
+    working = recoveries(HeldTokens({1}))
     assert working.acknowledged(1, T_E)
     assert len(working) == 0
 
 
-def test_requests_gather_for_a_moment_and_go_out_together() -> None:
-    """Reordering alone asks for nothing: what arrives within the moment is not asked for."""
-    shelf = Shelf()
-    working = desk(shelf)
+def test_requests_are_collected_for_a_moment_and_sent_together() -> None:
+    """Reordering alone causes no request: what arrives within that moment is not requested."""
+    held_tokens = HeldTokens()
+    working = recoveries(held_tokens)
     working.overdue(1, T_E, T_E)
     assert not working.acknowledged(2, T_E + SOON // 2)
     assert working.deadline() == T_E + SOON
-    assert working.wants(T_E + SOON - 1) == []
-    assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1, 2]
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON - 1) == []
+    assert [recovery.token for recovery in working.due_requests(T_E + SOON)] == [1, 2]
+    assert working.due_requests(T_E + SOON) == []
     assert working.deadline() == T_E + T_R
 
 
-def test_one_that_is_overdue_since_a_time_to_come_is_asked_for_now() -> None:
-    """A clock may have been set back since the wait began; nothing would ever wake the recovery otherwise."""
-    working = desk()
+def test_an_acknowledgment_overdue_since_a_future_instant_is_requested_now() -> None:
+    """A clock may have been set back since the wait began; otherwise nothing would ever wake the recovery."""
+    working = recoveries()
     working.overdue(1, T_E + 10 * T_R, T_E)
     assert working.deadline() == T_E + SOON
-    assert [recovery.token for recovery in working.wants(T_E + SOON)] == [1]
+    assert [recovery.token for recovery in working.due_requests(T_E + SOON)] == [1]
 
 
-def test_what_ends_before_the_request_goes_is_not_asked_for() -> None:
-    shelf = Shelf()
-    working = desk(shelf)
+def test_a_recovery_that_ends_before_its_request_is_sent_requests_nothing() -> None:
+    held_tokens = HeldTokens()
+    working = recoveries(held_tokens)
     working.acknowledged(1, T_E)
-    shelf.held.add(1)
+    held_tokens.held.add(1)
     assert working.messages_arrived(T_E + 1) == [1]
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON) == []
 
 
 def test_messages_end_only_the_recoveries_that_wait_for_them() -> None:
-    shelf = Shelf({1, 2})
-    working = desk(shelf)
+    held_tokens = HeldTokens({1, 2})
+    working = recoveries(held_tokens)
     working.overdue(1, T_E, T_E)  # waits for Ack(1), though its messages are held
-    shelf.held.discard(3)
+    held_tokens.held.discard(3)
     working.acknowledged(3, T_E)
-    shelf.held.add(3)
+    held_tokens.held.add(3)
     assert working.messages_arrived(T_E + 1) == [3]
     assert list(working.running) == [1]
     assert working.acknowledged(1, T_E + 2)
 
 
 def test_waits_end_when_their_time_is_up_and_not_before() -> None:
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     working.overdue(2, T_E + 7, T_E + 7)
-    working.wants(T_E + SOON)
+    working.due_requests(T_E + SOON)
     working.wake(T_E + T_R - 1)
     assert [recovery.retries for recovery in working.running.values()] == [1, 1]
     working.wake(T_E + T_R)
@@ -84,7 +84,7 @@ def test_waits_end_when_their_time_is_up_and_not_before() -> None:
 
 
 def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
-    working = desk()
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     for attempt in range(1, TIMING.retries_max + 1):
         assert working.failed == []
@@ -94,39 +94,39 @@ def test_a_recovery_without_an_answer_fails_and_is_over() -> None:
 
 
 @pytest.mark.parametrize(("timed", "moves"), [(True, False), (False, True)])
-def test_a_later_acknowledgment_means_something_only_without_a_schedule(timed: bool, moves: bool) -> None:
-    working = desk(timed=timed)
+def test_a_later_acknowledgment_starts_a_recovery_only_without_a_schedule(timed: bool, moves: bool) -> None:
+    working = recoveries(timed=timed)
     working.overtaken(1, T_E)
-    working.wants(T_E + SOON)
+    working.due_requests(T_E + SOON)
     assert (working.deadline() == T_E + T_R) == moves
 
 
-def test_a_desk_that_stops_asks_for_nothing_more() -> None:
-    working = desk()
+def test_stopped_recoveries_request_nothing_more() -> None:
+    working = recoveries()
     working.overdue(1, T_E, T_E)
     working.stop()
     assert len(working) == 0
     assert working.deadline() == NEVER
-    assert working.wants(T_E + SOON) == []
+    assert working.due_requests(T_E + SOON) == []
 
 
 def test_there_is_a_limit_to_recoveries_at_once() -> None:
-    working = desk()
+    working = recoveries()
     for token in range(1, RECOVERIES_MAX + 1):
-        assert working.has_room
+        assert working.has_capacity
         working.overdue(token, T_E, T_E)
-    assert not working.has_room
+    assert not working.has_capacity
 
 
 def test_the_observer_sees_every_step_with_its_retries() -> None:
     seen: list[tuple[int, IntEnum, IntEnum, IntEnum, int]] = []
-    shelf = Shelf()
+    held_tokens = HeldTokens()
     working = Recoveries(
-        timing=replace(TIMING, merged=False), timed=True, ledger=shelf, observe=lambda *step: seen.append(step)
+        timing=replace(TIMING, merged=False), timed=True, tokens=held_tokens, observe=lambda *step: seen.append(step)
     )
     working.overdue(4, T_E, T_E)
     working.acknowledged(4, T_E + 1)
-    shelf.held.add(4)
+    held_tokens.held.add(4)
     working.messages_arrived(T_E + 2)
     assert seen == [
         (4, State.AWAIT_ACK, Event.TIMEOUT, State.AWAIT_REQUESTED_ACK, 1),

@@ -1,4 +1,4 @@
-"""The release queue: what is complete waits for its survivors, its instant and the lease, in this order."""
+"""The release queue: complete messages wait for K + 1 holders, the commit instant and the lease."""
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
@@ -43,7 +43,7 @@ def test_the_deadline_is_the_next_commit_instant() -> None:
     assert queue.deadline() == LAYOUT.commit_at(2)
 
 
-def test_a_release_says_when_it_was_due_when_it_was_done_and_how_well_the_clock_knew() -> None:
+def test_a_release_has_its_commit_instant_its_own_instant_and_the_clock_bound() -> None:
     queue = filled(ordered(1, 3))
     queue.settle(1, LAYOUT.scheduled_at(1))
     now = LAYOUT.commit_at(1) + 5
@@ -54,7 +54,7 @@ def test_a_release_says_when_it_was_due_when_it_was_done_and_how_well_the_clock_
     assert not release.late  # it was ready in time: only the wake was slow
 
 
-def test_a_site_that_stood_still_cannot_hide_it() -> None:
+def test_a_release_delayed_by_a_stopped_process_is_late() -> None:
     for delay, late in ((LATE_AFTER, False), (LATE_AFTER + 1, True)):
         queue = filled(ordered(1))
         queue.settle(1, LAYOUT.scheduled_at(1))
@@ -62,7 +62,7 @@ def test_a_site_that_stood_still_cannot_hide_it() -> None:
         assert deliver.release.late == late
 
 
-def test_tokens_without_messages_pass_unseen() -> None:
+def test_tokens_without_messages_are_skipped() -> None:
     queue = filled(ordered(1, 0), ordered(2))
     assert queue.waits_for_others
     queue.settle(2, LAYOUT.scheduled_at(2))
@@ -77,7 +77,7 @@ def test_what_settles_after_its_instant_is_late() -> None:
     assert deliver.release.late
 
 
-def test_a_lease_that_has_run_out_stops_everything_and_its_renewal_makes_late() -> None:
+def test_an_expired_lease_stops_releases_and_its_renewal_marks_them_late() -> None:
     queue = filled(ordered(1), ordered(2))
     queue.settle(2, LAYOUT.scheduled_at(2))
     queue.renew_lease(LAYOUT.commit_at(1), LAYOUT.scheduled_at(1))

@@ -1,20 +1,20 @@
-"""The repair service: the very datagrams that were wanted, as far as they are held, and no more than a limit."""
+"""Repair: the original datagrams of a request, as far as they are held, up to a limit."""
 
 import pytest
 
 from fairtape.ring.membership.formation_history import FormationHistory
-from fairtape.ring.receiver import repair as room
+from fairtape.ring.receiver import repair
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.ring.receiver.repair import answer
 from fairtape.wire.frames import Range, Request, decode_block
-from unit.ring_values import KEYS, OTHER_SOURCE, Voice, ack, block, formation, named
+from unit.ring_values import KEYS, OTHER_SOURCE, Signer, ack, block, formation, named
 
 LAYOUT = formation()
 BLOCKS = [block(1, [b"a", b"b"]), block(3), block(4), block(6)]
 PART_1 = ack(LAYOUT, 1, 1, [named(1, 2)], parts=2)
 PART_2 = ack(LAYOUT, 1, 3, [named(3)], part=1, parts=2)
-PARTS = [Voice().say(part) for part in (PART_1, PART_2)]
+PARTS = [Signer().sign(part) for part in (PART_1, PART_2)]
 
 
 def answered(tokens: tuple[int, ...] = (), ranges: tuple[Range, ...] = ()) -> list[bytes]:
@@ -37,7 +37,7 @@ def test_messages_are_answered_with_the_blocks_that_hold_them() -> None:
 
 
 def test_messages_go_before_acknowledgments() -> None:
-    """An acknowledgment that finds its messages needs no request."""
+    """An acknowledgment that arrives after its messages causes no request."""
     assert answered((1,), (named(3),)) == [BLOCKS[1], *PARTS]
 
 
@@ -51,7 +51,7 @@ def test_what_is_not_held_is_not_answered(wanted: Range) -> None:
 
 
 def test_an_answer_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "ANSWER_MAX", 2)
+    monkeypatch.setattr(repair, "ANSWER_MAX", 2)
     assert answered((1,), (named(1, 4),)) == BLOCKS[:2]
     assert answered((1,), (named(6), named(1, 4))) == [BLOCKS[3], BLOCKS[0]]
     assert answered((1, 1), (named(6),)) == [BLOCKS[3], PARTS[0]]

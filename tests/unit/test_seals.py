@@ -1,4 +1,4 @@
-"""Seals, authenticators, marks and the replay window: who said this, and was it said before?
+"""Seals, authenticators, marks and the replay window: authenticity and replays.
 
 That one nonce never covers two texts is not tested but built in: the key is derived for one (stripe, source,
 incarnation), the nonce is (source, first message number), a source numbers every message once per incarnation, and
@@ -23,7 +23,7 @@ from fairtape.wire.seals import (
     KEY_SIZE,
     MARK_SIZE,
     REPLAY_WINDOW,
-    SEAL_ROOM,
+    SEAL_OVERHEAD,
     Authenticator,
     Keys,
     Marker,
@@ -62,16 +62,16 @@ def flips(datagram: bytes) -> list[bytes]:
 @given(wire.blocks(), bodies, wire.keys)
 def test_a_sealed_block_opens_to_its_body(frame: BlockFrame, body: bytes, key: bytes) -> None:
     datagram = sealed(frame, body, key)
-    assert len(datagram) == len(body) + SEAL_ROOM
+    assert len(datagram) == len(body) + SEAL_OVERHEAD
     assert seal_of(frame, key).open(datagram, frame.first) == body
 
 
 @settings(max_examples=10)
 @given(wire.blocks(), bodies)
-def test_a_flipped_bit_anywhere_in_a_sealed_block_is_noticed(frame: BlockFrame, body: bytes) -> None:
+def test_a_flipped_bit_anywhere_in_a_sealed_block_is_detected(frame: BlockFrame, body: bytes) -> None:
     seal = seal_of(frame)
     for damaged in flips(sealed(frame, body)):
-        with pytest.raises(Malformed, match="a wrong seal"):
+        with pytest.raises(Malformed, match="wrong seal"):
             seal.open(damaged, frame.first)
 
 
@@ -82,7 +82,7 @@ def test_arbitrary_bytes_under_a_seal_raise_nothing_but_malformed(noise: bytes, 
 
 
 @given(bodies, st.data())
-def test_a_sealed_block_cut_short_is_noticed(body: bytes, data: st.DataObject) -> None:
+def test_a_truncated_sealed_block_is_refused(body: bytes, data: st.DataObject) -> None:
     datagram = sealed(FRAME, body)
     with pytest.raises(Malformed):
         seal_of(FRAME).open(datagram[: data.draw(st.integers(0, len(datagram) - 1))], FRAME.first)
@@ -136,7 +136,7 @@ def test_a_proved_control_datagram_holds(message: Control, serial: int, key: byt
 
 @settings(max_examples=10)
 @given(wire.controls, wire.serials)
-def test_a_flipped_bit_anywhere_in_a_control_datagram_is_noticed(message: Control, serial: int) -> None:
+def test_a_flipped_bit_anywhere_in_a_control_datagram_is_detected(message: Control, serial: int) -> None:
     authenticator = Authenticator(KEY)
     assert not any(map(authenticator.holds, flips(authenticator.prove(encode_control(message, serial)))))
 
@@ -159,7 +159,7 @@ def test_proving_one_text_leaves_no_trace_in_the_next_proof() -> None:
 # Marks.
 
 
-def test_a_mark_depends_on_everything_it_vouches_for() -> None:
+def test_a_mark_depends_on_every_field_that_it_covers() -> None:
     marker = Marker(KEY, stripe=0)
     ranges = [NAMED, *(NAMED._replace(**{name: 99}) for name in ("source", "incarnation", "first", "count"))]
     marks = [marker.mark(1, 2, 3, named, behind=False) for named in ranges]
@@ -204,7 +204,7 @@ def test_another_secret_or_purpose_or_context_is_another_key() -> None:
 
 
 class SetWindow:
-    """The dumb twin: remembers everything."""
+    """The model: remembers everything."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()

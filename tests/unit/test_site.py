@@ -1,4 +1,4 @@
-"""A site: what it owes to the reformation servers, and what it believes of them."""
+"""A site: reports, leases, fences and formations of the reformation servers."""
 
 from fairtape.core.effects import Fetch, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
@@ -27,13 +27,13 @@ FIRST = formation_of(1, 2, 3, number=1, first_token=1, first_sequence=1, starts_
 
 
 class Clock:
-    """What the site believes of its clock."""
+    """The bound of the site's clock."""
 
     bound = 0
 
 
-class Seated:
-    """A site, and what the servers and the other sites say to it."""
+class ActiveSite:
+    """A site, and the datagrams of servers and other sites to it."""
 
     def __init__(self, me: int = 2, *, durable: bool = True) -> None:
         self.clock = Clock()
@@ -41,23 +41,23 @@ class Seated:
             SiteConfig(me=me, reformers=(101, 102), timing=TIMING, durable=durable),
             keys=KEYS,
             born_at=NOW,
-            past=Recovered.nothing(),
+            recovered=Recovered.nothing(),
             clock_bound=lambda: self.clock.bound,
         )
         self._boxes: dict[int, MessageAuthenticator] = {}
 
-    def hear(self, message: MembershipMessage, now: Instant = NOW) -> None:
+    def receive(self, message: MembershipMessage, now: Instant = NOW) -> None:
         box = self._boxes.setdefault(
             message.sender, MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
         )
-        self.site.receive(box.govern(message), now)
+        self.site.receive(box.for_membership(message), now)
 
     def install(self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1) -> None:
         layout = encode_formation(formation)
-        self.hear(Install(0, formation.number, 101, term, final, layout), now)
+        self.receive(Install(0, formation.number, 101, term, final, layout), now)
 
-    def standing(self, now: Instant = NOW) -> SiteReport:
-        """How it says it stands, now that it is woken."""
+    def report(self, now: Instant = NOW) -> SiteReport:
+        """Its report when it is woken."""
         self.site.wake(now)
         said = [
             decode_membership(datagram)
@@ -66,54 +66,54 @@ class Seated:
             for datagram in effect.datagrams
             if is_membership(datagram)
         ]
-        standings = [each for each in said if isinstance(each, SiteReport) and each.loop == 0]
-        return standings[-1]
+        reports = [each for each in said if isinstance(each, SiteReport) and each.loop == 0]
+        return reports[-1]
 
     def lease(self, now: Instant, *, formation: int = 1) -> Instant:
-        """Ask for a lease and get it; until when it lasts."""
-        self.site._standing_at = now
-        asked = self.standing(now).asked_at
-        self.hear(Grant(0, formation, 101, 0, 1, asked, asked, 0, TIMING.lease_period), now)
+        """Request a lease and get it; returns when it ends."""
+        self.site._report_at = now
+        asked = self.report(now).asked_at
+        self.receive(Grant(0, formation, 101, 0, 1, asked, asked, 0, TIMING.lease_period), now)
         assert self.site.receiver is not None
         return self.site.receiver.lease_until
 
 
-def test_a_site_is_newborn_until_it_is_told_of_a_formation() -> None:
-    active = Seated()
-    assert active.standing().membership_state is MembershipState.NEWBORN
+def test_a_site_is_newborn_until_its_first_formation() -> None:
+    active = ActiveSite()
+    assert active.report().membership_state is MembershipState.NEWBORN
     active.install(FIRST)
-    assert active.standing().membership_state is MembershipState.MEMBER
+    assert active.report().membership_state is MembershipState.MEMBER
 
 
-def test_an_incarnation_that_the_formation_does_not_count_on_has_lost_its_memory() -> None:
+def test_an_incarnation_that_the_formation_does_not_list_has_lost_its_memory() -> None:
     roll = tuple(1 for _ in FIRST.members)
     for durable, membership_state in ((True, MembershipState.RESTARTED), (False, MembershipState.OBSERVER)):
-        active = Seated(durable=durable)
+        active = ActiveSite(durable=durable)
         active.install(formation_of(1, 2, 3, number=1, roll=roll, first_token=1, first_sequence=1))
-        assert active.standing().membership_state is membership_state
+        assert active.report().membership_state is membership_state
 
 
-def test_a_lease_counts_from_when_it_was_asked_for() -> None:
-    active = Seated()
+def test_a_lease_starts_when_it_was_requested() -> None:
+    active = ActiveSite()
     active.install(FIRST)
     assert active.lease(NOW + MILLISECOND) == NOW + MILLISECOND + TIMING.lease_period
 
 
-def test_a_grant_that_nobody_asked_for_is_no_lease() -> None:
-    active = Seated()
+def test_a_grant_without_a_request_is_no_lease() -> None:
+    active = ActiveSite()
     active.install(FIRST)
-    active.hear(Grant(0, 1, 101, 0, 1, NOW + SECOND, NOW, 0, TIMING.lease_period))
+    active.receive(Grant(0, 1, 101, 0, 1, NOW + SECOND, NOW, 0, TIMING.lease_period))
     assert active.site.receiver is not None
     assert active.site.receiver.lease_until == 0
 
 
-def test_a_clock_that_is_worse_than_agreed_shortens_the_lease() -> None:
-    """Whether it was bad when the lease was asked for, or is bad now."""
-    active = Seated()
+def test_a_clock_error_above_the_limit_shortens_the_lease() -> None:
+    """Whether it was above the limit at the request, or is now."""
+    active = ActiveSite()
     active.install(FIRST)
     until = active.lease(NOW)
     active.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
-    active.site._timekeeper._exchanges.clear()
+    active.site._clock_estimator._exchanges.clear()
     active.site.wake(NOW + 1)
     assert active.site.receiver is not None
     assert active.site.receiver.lease_until == until - 3 * MILLISECOND
@@ -124,76 +124,76 @@ def test_a_clock_that_is_worse_than_agreed_shortens_the_lease() -> None:
     assert active.site.receiver.lease_until == NOW + 7 * MILLISECOND + TIMING.lease_period
 
 
-def test_a_member_with_a_bad_clock_wants_out_and_others_do_not_want_in() -> None:
-    active = Seated()
+def test_a_member_with_a_bad_clock_withdraws_and_others_do_not_join() -> None:
+    active = ActiveSite()
     active.install(FIRST)
     active.clock.bound = TIMING.clock_error_max + 1
-    assert active.standing().request is MembershipRequest.WITHDRAW
+    assert active.report().request is MembershipRequest.WITHDRAW
     active.install(formation_of(1, 3, number=2, first_token=1, first_sequence=1, keeper=1))
-    assert active.standing().request is MembershipRequest.NOTHING
+    assert active.report().request is MembershipRequest.NOTHING
 
 
-def test_a_clock_that_was_set_back_does_not_silence_a_site() -> None:
-    active = Seated()
-    active.standing(NOW)
+def test_a_clock_that_was_set_back_does_not_stop_reports() -> None:
+    active = ActiveSite()
+    active.report(NOW)
     earlier = NOW - 10 * SECOND
     active.site.receive(b"anything", earlier)
-    assert active.standing(earlier).asked_at == earlier
+    assert active.report(earlier).asked_at == earlier
 
 
 def test_a_fence_stops_a_member_until_the_next_formation() -> None:
-    active = Seated()
+    active = ActiveSite()
     active.install(FIRST)
-    active.hear(Fence(0, 1, 101, 0, 1))
-    assert active.standing().membership_state is MembershipState.FENCED
+    active.receive(Fence(0, 1, 101, 0, 1))
+    assert active.report().membership_state is MembershipState.FENCED
     active.install(formation_of(2, 3, number=2, first_token=1, first_sequence=1, keeper=2))
-    assert active.standing().membership_state is MembershipState.MEMBER
+    assert active.report().membership_state is MembershipState.MEMBER
 
 
-def test_only_reformation_servers_govern_and_only_the_latest() -> None:
-    active = Seated()
+def test_only_reformation_servers_of_the_latest_term_decide() -> None:
+    active = ActiveSite()
     active.install(FIRST, term=5)
-    active.hear(Fence(0, 1, 3, 0, 9))
+    active.receive(Fence(0, 1, 3, 0, 9))
     assert active.site.counts["not_a_reformer"] == 1
-    active.hear(Fence(0, 1, 102, 0, 4))
+    active.receive(Fence(0, 1, 102, 0, 4))
     assert active.site.counts["outdated"] == 1
-    assert active.standing().membership_state is MembershipState.MEMBER
+    assert active.report().membership_state is MembershipState.MEMBER
 
 
 def test_a_site_prepares_for_a_formation_and_takes_no_turn_beyond_it() -> None:
-    active = Seated()
+    active = ActiveSite()
     active.install(FIRST)
     relief = formation_of(2, 3, number=2, first_token=40, first_sequence=0, leaving=(1,))
     active.install(relief, final=False)
-    assert active.standing().prepared == 2
+    assert active.report().prepared == 2
     active.install(relief)
-    assert (active.standing().prepared, active.standing(NOW + SECOND).formation) == (0, 2)
+    assert (active.report().prepared, active.report(NOW + SECOND).formation) == (0, 2)
 
 
-def test_a_site_that_has_given_somebody_up_prepares_for_nothing() -> None:
-    active = Seated()
+def test_a_site_that_declared_a_failure_prepares_for_no_change() -> None:
+    active = ActiveSite()
     active.install(FIRST)
     active.lease(NOW)
-    active.hear(Fence(0, 1, 101, 0, 1))
+    active.receive(Fence(0, 1, 101, 0, 1))
     active.install(formation_of(2, 3, number=2, first_token=40, first_sequence=0), final=False)
-    assert active.standing().prepared == 0
+    assert active.report().prepared == 0
 
 
 def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> None:
-    active = Seated()
+    active = ActiveSite()
     active.install(FIRST)
     active.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
-    assert active.standing().membership_state is MembershipState.OBSERVER
+    assert active.report().membership_state is MembershipState.OBSERVER
     assert active.site.receiver is not None
     assert active.site.receiver.has_turns
-    active.hear(Fence(0, 2, 101, 0, 1))
-    assert active.standing().membership_state is MembershipState.FENCED
+    active.receive(Fence(0, 2, 101, 0, 1))
+    assert active.report().membership_state is MembershipState.FENCED
 
 
-def test_whoever_asks_for_the_past_is_answered_from_the_journal() -> None:
-    active = Seated()
+def test_a_catch_up_request_is_answered_from_the_journal() -> None:
+    active = ActiveSite()
     active.install(FIRST)
-    active.hear(CatchUp(0, 0, 3, 0, 0, 4))
+    active.receive(CatchUp(0, 0, 3, 0, 0, 4))
     (fetch,) = (effect for effect in active.site.drain() if isinstance(effect, Fetch))
     active.site.fetched(fetch.ticket, [], NOW)
     answered = [effect for effect in active.site.drain() if isinstance(effect, Send) and effect.to == 3]
@@ -201,7 +201,7 @@ def test_whoever_asks_for_the_past_is_answered_from_the_journal() -> None:
 
 
 def test_noise_is_counted_and_changes_nothing() -> None:
-    active = Seated()
+    active = ActiveSite()
     for noise in (b"", b"noise", bytes(200)):
         active.site.receive(noise, NOW)
-    assert active.standing().membership_state is MembershipState.NEWBORN
+    assert active.report().membership_state is MembershipState.NEWBORN

@@ -55,7 +55,7 @@ def test_the_longest_delay_is_one_wait_for_the_token_and_one_for_the_commit(timi
 
 
 @given(timings)
-def test_requests_gather_for_less_time_than_a_one_way_trip_takes(timing: Timing) -> None:
+def test_requests_are_collected_for_less_than_a_one_way_delay(timing: Timing) -> None:
     assert timing.request_delay <= timing.one_way_max <= timing.retry_period
 
 

@@ -1,4 +1,4 @@
-"""The token at one site: when it is due, what it acknowledges, and how its passing is proved."""
+"""The token at one site: when it is due, what it acknowledges, and how its passing is confirmed."""
 
 from fairtape.core.instants import NEVER
 from fairtape.ring.membership.formation_history import FormationHistory
@@ -68,14 +68,14 @@ def test_an_event_driven_token_moves_on_with_nothing_when_commits_wait_for_it() 
     assert token.due_at(flush=True) == STARTS_AT + TIMING.one_way_max
 
 
-def test_to_be_told_again_that_it_is_ones_turn_restarts_no_clock() -> None:
+def test_accepting_the_token_again_does_not_restart_its_timer() -> None:
     token = event_driven(block(1))
     token.accept(1, STARTS_AT)
     token.accept(1, STARTS_AT + 5)
     assert token.due_at(flush=False) == STARTS_AT
 
 
-def test_a_passed_token_is_repeated_until_it_is_taken_up() -> None:
+def test_a_passed_token_is_repeated_until_it_is_accepted() -> None:
     token = event_driven()
     token.accept(1, STARTS_AT)
     token.passed(STARTS_AT)

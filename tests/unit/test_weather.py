@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.core.link_faults import CALM, LinkFaults
+from fairtape.core.link_faults import NO_FAULTS, LinkFaults
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind
 
@@ -39,7 +39,7 @@ def far_away(link_faults: LinkFaults, *, seed: int = 0, waiting_max: int = 1_000
 
 
 def test_calm_weather_and_unnamed_senders_pass_at_once() -> None:
-    link_faults = FaultInjector({NEAR: CALM, FAR: LinkFaults(delay=SECOND)}, Random(0))
+    link_faults = FaultInjector({NEAR: NO_FAULTS, FAR: LinkFaults(delay=SECOND)}, Random(0))
     arrivals = [datagram(NEAR, 0), datagram(99, 1)]
     assert admit(link_faults, arrivals, NOW) == arrivals
     assert link_faults.deadline() is None
@@ -122,6 +122,6 @@ def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
 
 def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="waiting_max is 0; at least one"):
-        far_away(CALM, waiting_max=0)
+        far_away(NO_FAULTS, waiting_max=0)
     with pytest.raises(UserError, match="weather names the sender -1; node numbers go from 0"):
-        FaultInjector({-1: CALM}, Random(0))
+        FaultInjector({-1: NO_FAULTS}, Random(0))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
-from fairtape.ring.sender.window import GENTLE, WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow, packet_size
+from fairtape.ring.sender.window import GROWTH_DIVISOR, WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow, packet_size
 
 PACKET = 1_400
 
@@ -20,7 +20,7 @@ def test_what_is_sent_is_not_available_until_it_is_acknowledged() -> None:
 def test_nothing_is_available_when_the_window_has_closed_below_the_flight() -> None:
     window = SendWindow(minimum=100, size=1_000)
     window.sent(1_000)
-    window.lost_touch()
+    window.timed_out()
     assert window.available == 0
 
 
@@ -31,11 +31,11 @@ def test_below_the_threshold_the_window_doubles_each_round() -> None:
     assert window.size == 2 * WINDOW_MIN
 
 
-def test_above_the_threshold_the_window_grows_gently() -> None:
+def test_above_the_threshold_the_window_grows_slowly() -> None:
     window = SendWindow(size=WINDOW_MIN, threshold=WINDOW_MIN)
     window.sent(WINDOW_MIN)
     window.acknowledged(WINDOW_MIN, PACKET, behind=False)
-    assert window.size == WINDOW_MIN + WINDOW_MIN // GENTLE
+    assert window.size == WINDOW_MIN + WINDOW_MIN // GROWTH_DIVISOR
 
 
 def test_a_small_window_grows_by_a_packet_at_least() -> None:
@@ -55,16 +55,16 @@ def test_a_late_token_closes_the_window_by_a_quarter() -> None:
 
 def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
     window = SendWindow(size=8 * WINDOW_MIN)
-    window.lost_one()
+    window.hole_reported()
     assert (window.size, window.threshold) == (4 * WINDOW_MIN, 4 * WINDOW_MIN)
     for _ in range(10):
-        window.lost_one()
+        window.hole_reported()
     assert window.size == WINDOW_MIN
 
 
-def test_silence_begins_anew_and_remembers_half() -> None:
+def test_a_timeout_restarts_at_the_minimum_with_half_as_threshold() -> None:
     window = SendWindow(size=8 * WINDOW_MIN)
-    window.lost_touch()
+    window.timed_out()
     assert (window.size, window.threshold) == (WINDOW_MIN, 4 * WINDOW_MIN)
 
 
@@ -81,9 +81,9 @@ def test_the_window_stays_between_its_limits(events: list[str]) -> None:
                 window.acknowledged(PACKET, PACKET, behind=event == "behind")
                 flight -= PACKET
             case "lost_one":
-                window.lost_one()
+                window.hole_reported()
             case "lost_touch":
-                window.lost_touch()
+                window.timed_out()
         assert WINDOW_MIN <= window.size <= WINDOW_MAX
         assert window.available == max(window.size - flight, 0)
 
@@ -115,6 +115,6 @@ def test_over_time_the_rate_is_kept() -> None:
     assert 100_000 <= sent <= 100_000 + 1_000 + 100
 
 
-def test_a_packet_is_never_larger_than_the_window_has_room_for() -> None:
+def test_a_packet_is_never_larger_than_the_available_window() -> None:
     assert packet_size(offered=10_000, window=4_000, available=300, packet_min=256, packet_max=PACKET) == 300
     assert packet_size(offered=10_000, window=4_000, available=255, packet_min=256, packet_max=PACKET) is None

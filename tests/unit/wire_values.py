@@ -1,4 +1,4 @@
-"""Hypothesis strategies for everything the wire room can say, over the whole width of every field."""
+"""Hypothesis strategies for all control messages, over the whole width of every field."""
 
 from hypothesis import strategies as st
 
@@ -22,11 +22,11 @@ from fairtape.wire.frames import (
 )
 from fairtape.wire.seals import KEY_SIZE, MARK_SIZE
 
-RANGES_MAX = 8  # per message: enough to see order and boundaries, little enough to stay quick
+RANGES_MAX = 8  # per message: enough for order and boundaries, few enough to be fast
 
 nodes = st.integers(0, NODE_MAX)
 numbers = st.integers(0, NUMBER_MAX)
-ordinals = st.integers(1, NUMBER_MAX)  # of tokens and sequence numbers: counting begins with 1
+ordinals = st.integers(1, NUMBER_MAX)  # of tokens and sequence numbers: they start at 1
 firsts = st.integers(1, NUMBER_MAX - 1)
 stripes = st.integers(0, STRIPE_MAX)
 formations = st.integers(0, FORMATION_MAX)

@@ -29,9 +29,9 @@ from fairtape.market.flow import Flow, batches
 from fairtape.market.symbols import universe
 from fairtape.market.trades import TRADE_SIZE, Trades, records
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
-from fairtape.wire.blocks import pack_records, records_room
+from fairtape.wire.blocks import pack_records, records_max
 from fairtape.wire.frames import DATAGRAM_MAX
-from fairtape.wire.seals import SEAL_ROOM
+from fairtape.wire.seals import SEAL_OVERHEAD
 
 # A file of ITCH 5.0 as an exchange's day looks to a decoder: the same mix of messages, thousands of stocks.
 #
@@ -91,7 +91,7 @@ def _column(field: Field, rows: int, chance: np.random.Generator) -> Any:
 
 
 PER_TOKEN: Final = 1_000
-PER_BLOCK: Final = records_room(DATAGRAM_MAX - SEAL_ROOM, TRADE_SIZE)  # what fills a sealed datagram
+PER_BLOCK: Final = records_max(DATAGRAM_MAX - SEAL_OVERHEAD, TRADE_SIZE)  # what fills a sealed datagram
 SOURCE: Final = 101
 STARTS_AT: Final = 1_750_000_000 * SECOND
 TOKEN_PERIOD: Final = 1 * MILLISECOND

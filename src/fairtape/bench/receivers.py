@@ -15,6 +15,7 @@ from fairtape.bench.senders import STAMP, Published
 from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.spans import messages
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.deployment.ring_runtime import gather_period, site_runtime
@@ -23,7 +24,6 @@ from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.receiver import Receiver
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 SAMPLES_MAX: Final = 2_000_000
@@ -73,12 +73,7 @@ class ReceiverTally:
 
 def _stamps(delivery: Deliver) -> list[Instant]:
     """When each message of a token was published."""
-    return [
-        STAMP.unpack_from(message)[0]
-        for span in delivery.ordered.spans
-        for body, count in zip(span.bodies, span.counts, strict=True)
-        for message in unpack_messages(body, count)
-    ]
+    return [STAMP.unpack_from(message)[0] for span in delivery.ordered.spans for _, message in messages(span)]
 
 
 class DeliveryRecorder:

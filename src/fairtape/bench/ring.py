@@ -34,9 +34,9 @@ from fairtape.net.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.net.transports import LOOPBACK
 from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
-from fairtape.wire.blocks import records_room
+from fairtape.wire.blocks import records_max
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.seals import SEAL_ROOM, Keys
+from fairtape.wire.seals import SEAL_OVERHEAD, Keys
 
 # Journals of a bounded size: a flood fills a segment a second at every site, and nobody will read them.
 #
@@ -300,4 +300,4 @@ def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[i
 
 def messages_per_packet(size: int) -> int:
     """How many messages of one size fill a datagram."""
-    return max(records_room(DATAGRAM_MAX - SEAL_ROOM, size), 1)
+    return max(records_max(DATAGRAM_MAX - SEAL_OVERHEAD, size), 1)

@@ -285,12 +285,11 @@ class TapePrinter:
 
 def _bodies(entry: JournalEntry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
     """The messages of one token, block by block. A trade is never long, so fragments need not be put together here."""
+    from fairtape.core.spans import blocks
+
     for span in entry.ordered.spans:
-        sequence = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            yield sequence, span.source, [b""] if fragment else unpack_messages(body, count)
-            sequence += count
+        for sequence, body, count, is_fragment in blocks(span):
+            yield sequence, span.source, [b""] if is_fragment else unpack_messages(body, count)
 
 
 def _trades(payloads: list[bytes]) -> list[TradeRecord | None]:

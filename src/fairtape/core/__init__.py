@@ -1,1 +1,14 @@
-"""What every machine shares: the contract, effects, instants, timing, the state-table interpreter, injected chance."""
+"""What all machines share. Pure.
+
+machine         the contract between a machine and its driver
+effects         what a machine may ask of its driver, and the values that travel with it
+entries         the canonical encoding of the order: journal entries
+spans           iteration over the blocks and messages of one entry
+formation_log   requests to the store of formations, and its responses
+instants        integer nanoseconds
+timing          the intervals of a loop, and named profiles
+clock_bound     the error bound of a site's clock
+link_faults     loss, delay and duplication of a link, and injected randomness
+state_table     the interpreter of state tables
+errors          errors that are reported to users
+"""

@@ -1,9 +1,9 @@
-"""How wrong a site's clock may be, as far as it can tell.
+"""The error bound of a site's clock.
 
-A clock says itself how wrong it may be (`Clock.bound`, from the kernel's discipline). A two-way exchange with a
-reformation server says it, too: what was asked at `asked_at` was heard at `heard_at` of the other clock, between asking
-and the answer, so the difference of the clocks is known to half a round trip. Where the two agree the smaller bound
-holds; where they contradict each other the clock cannot be trusted further than the exchange shows.
+There are two estimates. The clock reports its own bound (`Clock.bound`, from the kernel's discipline). A two-way
+exchange with a reformation server gives another one: the request sent at `asked_at` arrived at `received_at` by the
+other clock, between request and response, so the offset of the clocks is known to half a round trip. If the two are
+consistent, the smaller bound holds. If they contradict each other, the exchange is believed.
 """
 
 from collections import deque
@@ -11,28 +11,28 @@ from typing import Final
 
 from fairtape.core.instants import NEVER, Duration, Instant
 
-EXCHANGES_MAX: Final = 8  # the best of the last few counts: a short round trip says more
+EXCHANGES_MAX: Final = 8  # the one with the shortest round trip counts
 
 
 class ClockBoundEstimator:
-    """The exchanges of one site."""
+    """Combines the clock's own bound with the latest exchanges of one site."""
 
     def __init__(self) -> None:
-        self._exchanges: deque[tuple[Duration, Duration]] = deque(maxlen=EXCHANGES_MAX)  # uncertainty, difference
+        self._exchanges: deque[tuple[Duration, Duration]] = deque(maxlen=EXCHANGES_MAX)  # uncertainty, offset
 
-    def exchanged(self, *, asked_at: Instant, heard_at: Instant, bound: Duration, now: Instant) -> None:
-        """One round trip; `bound` is that of the other clock."""
-        if now < asked_at:  # the clock was set back in between: nothing can be learned from it
+    def exchanged(self, *, asked_at: Instant, received_at: Instant, bound: Duration, now: Instant) -> None:
+        """Note one round trip; `bound` is that of the other clock."""
+        if now < asked_at:  # the clock was set back in between: the exchange proves nothing
             self._exchanges.clear()
             return
         uncertainty = (now - asked_at) // 2 + bound
-        self._exchanges.append((uncertainty, heard_at - (asked_at + now) // 2))
+        self._exchanges.append((uncertainty, received_at - (asked_at + now) // 2))
 
     def bound(self, own: Duration) -> Duration:
         """The error bound of a clock that claims `own`."""
         if not self._exchanges:
             return own
-        uncertainty, difference = min(self._exchanges)
-        shown = abs(difference) + uncertainty
-        contradicted = abs(difference) > uncertainty + own
-        return shown if contradicted else min(own, shown, NEVER)
+        uncertainty, offset = min(self._exchanges)
+        measured = abs(offset) + uncertainty
+        contradicted = abs(offset) > uncertainty + own
+        return measured if contradicted else min(own, measured, NEVER)

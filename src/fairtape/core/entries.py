@@ -1,10 +1,10 @@
-"""What stands in the order, as bytes: one canonical encoding, the same at every site, byte for byte.
+"""Entries: the order as bytes, in one canonical encoding that is identical at every site.
 
-An entry is Msg(e), what one token put into the order, or a change of formation, which has no messages and moves no
-sequence number. Journals chain these bytes, and a site that catches up is sent them as they are; so decoding takes
-nothing on trust. It raises `Malformed` and nothing else, and its work and memory are bounded by the bytes it was given.
+An entry is Msg(e), the messages that one token ordered, or a change of formation, which has no messages and uses no
+sequence numbers. Journals chain these bytes, and a site that catches up receives them unchanged. So decoding trusts
+nothing: it raises `Malformed` and nothing else, and its time and memory are bounded by the size of its input.
 
-Both kinds begin with a head of one size, closed with its own CRC, so that a reader can hop from entry to entry:
+Both kinds begin with a head of fixed size that ends with its own CRC, so that a reader can skip from entry to entry:
 
     kind 1, flags 1, stripe 2, formation 4, spans 4, bodies 4, size 4, messages 4, token 8, sequence 8, instant 8, CRC 4
 
@@ -12,11 +12,11 @@ Both kinds begin with a head of one size, closed with its own CRC, so that a rea
                         spans     source 4, incarnation 8, first number 8, count 4, first sequence 8, bodies 4; each
                         sizes     one u16 per body
                         counts    one u16 per body: its messages, or 0 for a fragment (which counts as one)
-                        bodies    the opened block bodies, back to back
-    FORMATION(f)  `F`   instant is when it starts; token and sequence are its first ones; flag 1 is a Break; spans,
-                        bodies and messages are 0. `size` bytes of layout follow, which are not looked into here
+                        bodies    the decrypted block bodies, back to back
+    FORMATION(f)  `F`   instant is its start; token and sequence are its first ones; flag 1 is a Break; spans,
+                        bodies and messages are 0. `size` bytes of layout follow, which are opaque here
 
-All integers are big-endian. Every valid encoding is the only one of its entry.
+All integers are big-endian. Every entry has exactly one valid encoding.
 """
 
 import struct
@@ -32,7 +32,7 @@ from fairtape.wire.frames import COUNT_MAX, NUMBER_MAX, Malformed
 Entry: TypeAlias = Ordered | FormationChange
 
 BODY_MAX: Final = (1 << 16) - 1
-ENTRY_MAX: Final = 1 << 30  # bytes: one token's messages, far above what a second of a fast network brings
+ENTRY_MAX: Final = 1 << 30  # bytes of one token's messages; far above one second of a fast network
 LAYOUT_MAX: Final = 4 << 10
 
 ORDERED_KIND: Final = ord("O")
@@ -48,14 +48,14 @@ HEAD_SIZE: Final = _HEAD.size + _CRC.size
 
 
 class Position(NamedTuple):
-    """A place in the order. Positions ascend strictly from entry to entry, over all formations."""
+    """A position in the order. Positions ascend strictly from entry to entry, over all formations."""
 
     formation: int
-    token: int  # the order is known up to this one
+    token: int  # the last token up to this position
 
 
 class Head(NamedTuple):
-    """The head of an entry: all that an index needs, and the size of the rest. A tuple: hops make many of them."""
+    """The head of an entry: all that an index needs, and the size of the rest. A tuple, because scans create many."""
 
     kind: int
     broken: bool
@@ -71,7 +71,7 @@ class Head(NamedTuple):
 
     @property
     def encoded_size(self) -> int:
-        """Bytes of the whole entry."""
+        """The size of the whole entry in bytes."""
         return HEAD_SIZE + self.size
 
     @property
@@ -81,39 +81,37 @@ class Head(NamedTuple):
 
     @property
     def turns(self) -> bool:
-        """Whether this is a change of formation."""
+        """Whether the entry is a change of formation."""
         return self.kind == FORMATION_KIND
 
     @property
     def position(self) -> Position:
-        """Where the order stands with this entry."""
+        """The position after this entry."""
         return Position(self.formation, self.token - self.turns)
 
 
 def position_of(entry: Entry) -> Position:
-    """Where the order stands with this entry: a formation is installed before the first of its tokens."""
+    """The position after this entry. A change of formation comes before the first of its tokens."""
     return Position(entry.formation, entry.token - isinstance(entry, FormationChange))
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The canonical encoding."""
     return _encode_ordered(entry) if isinstance(entry, Ordered) else _encode_change(entry)
 
 
 def decode_entry(encoded: bytes) -> Entry:
-    """The entry whose canonical encoding this is."""
     return decode_body(decode_head(encoded[:HEAD_SIZE]), encoded)
 
 
 def close_head(head: bytes) -> bytes:
-    """A head with its CRC."""
+    """Append the CRC to a head."""
     return head + _CRC.pack(crc32(head))
 
 
 def open_head(data: bytes, size: int, what: str) -> bytes:
-    """The part of `data` that its CRC protects, which must have this size."""
+    """The first `size` bytes of `data`, verified by the CRC after them; `what` names the data in errors."""
     if len(data) != size + _CRC.size:
-        raise Malformed(f"{what} is cut short")
+        raise Malformed(f"{what} is truncated")
     head = data[:size]
     if _CRC.unpack_from(data, size)[0] != crc32(head):
         raise Malformed(f"the checksum of {what} is wrong")
@@ -121,7 +119,7 @@ def open_head(data: bytes, size: int, what: str) -> bytes:
 
 
 def decode_head(data: bytes) -> Head:
-    """The head of either kind of entry, once its own fields have been checked."""
+    """Decode the head of an entry and check its fields."""
     head = open_head(data, _HEAD.size, "the head of an entry")
     kind, flags, stripe, formation, spans, bodies, size, messages, token, sequence, instant = _HEAD.unpack(head)
     if not token or not sequence or max(token, sequence + messages, instant) > NUMBER_MAX:
@@ -130,19 +128,19 @@ def decode_head(data: bytes) -> Head:
         if flags or not 1 <= spans <= bodies or not bodies <= messages <= bodies * COUNT_MAX:
             raise Malformed("the head of an entry contradicts itself")
         if not spans * _SPAN.size + bodies * (_PER_BODY + 1) <= size <= ENTRY_MAX:
-            raise Malformed("an entry of impossible size")
+            raise Malformed("the size of an entry is out of bounds")
     elif kind == FORMATION_KIND:
         if flags & ~_BROKEN or spans or bodies or messages or size > LAYOUT_MAX:
             raise Malformed("the head of a formation contradicts itself")
     else:
-        raise Malformed(f"an entry of unknown kind {kind}")
+        raise Malformed(f"an entry has unknown kind {kind}")
     return Head(kind, flags == _BROKEN, stripe, formation, spans, bodies, size, messages, token, sequence, instant)
 
 
 def decode_body(head: Head, encoded: bytes) -> Entry:
-    """The entry from its canonical encoding, which begins with the bytes of `head`."""
+    """Decode an entry whose head is already decoded. `encoded` is the whole entry, including its head."""
     if len(encoded) != HEAD_SIZE + head.size:
-        raise Malformed("an entry is not as long as its head says")
+        raise Malformed("the length of an entry differs from its head")
     if not head.turns:
         return _decode_ordered(head, encoded)
     layout = encoded[HEAD_SIZE:]
@@ -168,7 +166,7 @@ def _encode_change(change: FormationChange) -> bytes:
 
 
 def _encode_ordered(ordered: Ordered) -> bytes:
-    """No step of this is taken per message, and few per body."""
+    """Does no work per message, and little per body."""
     spans = ordered.spans
     bodies = list(chain.from_iterable(map(attrgetter("bodies"), spans)))
     sizes = list(map(len, bodies))

@@ -1,8 +1,8 @@
-"""What a reformation server asks of the store that holds the formation log, and what the store answers.
+"""Requests of reformation servers to the store of the formation log, and its responses.
 
-The store is the one place where reformation servers meet (decision 27, Leadership). It compares and sets, and knows
-nothing of time: a standby that sees the same `Leadership` for longer than its lease replaces it, and a leader that
-could not renew its own for that long has stopped by itself. No two clocks are ever compared.
+Reformation servers communicate only through the store (decision 27, Leadership). It offers compare-and-set and has no
+clock: a standby that sees the same `Leadership` for longer than its lease replaces it, and a leader that could not
+renew its own for that long has stopped by itself. No two clocks are ever compared.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fairtape.wire.frames import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads the reformation servers. `renewal` counts on with every sign of life within one term."""
+    """Which reformation server leads. Every renewal within one term increments `renewal`."""
 
     leader: NodeId
     term: int
@@ -22,22 +22,22 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One formation of one loop as it is kept in the log; `formation` is its encoded form."""
+    """One formation of one loop in the log; `formation` is its encoding."""
 
     loop: int
     number: int
-    term: int  # of the leader who wrote it
+    term: int  # of the leader that wrote it
     formation: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Who leads, and what is the latest formation of every loop?"""
+    """Read the leadership and the latest formation of every loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Put `wanted` in the place of `expected` (None: of nothing), if that is what is there."""
+    """Compare and set the leadership: replace `expected` (None: no leadership) by `wanted`."""
 
     expected: Leadership | None
     wanted: Leadership
@@ -45,19 +45,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Append these entries, all or none: only while their term is the present one and each number follows on."""
+    """Append these entries, all or none, if their term is the current one and each number is the next of its loop."""
 
     entries: tuple[LogEntry, ...]
 
 
-ENTRIES_MAX: Final = 100  # of one Record: etcd takes 128 operations in one transaction
+ENTRIES_MAX: Final = 100  # of one Record: etcd allows 128 operations per transaction
 
 StoreRequest: TypeAlias = Recall | Claim | Record
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The answer to `Recall`: the latest entry of each loop, ascending by loop."""
+    """The response to `Recall`: the latest entry of each loop, ascending by loop."""
 
     leadership: Leadership | None
     latest: tuple[LogEntry, ...]
@@ -65,28 +65,28 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to `Claim`: what is there now. Equal to `wanted` where the claim was good."""
+    """The response to `Claim`: the leadership now. It equals `wanted` if the claim succeeded."""
 
     leadership: Leadership | None
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The answer to `Record`: it is on the disk of the store."""
+    """The response to `Record`: the store has made it durable."""
 
     entries: tuple[LogEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRefused:
-    """The answer to `Record`: another term, or the numbers do not follow on. Nothing was written."""
+    """The response to `Record`: another term, or a number that is not the next one. Nothing was written."""
 
     entries: tuple[LogEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """The store did not answer in time; the question may or may not have been carried out."""
+    """The store did not respond in time; the request may or may not have been carried out."""
 
     question: StoreRequest
 

@@ -1,7 +1,7 @@
-"""Weather: what a link does to datagrams. One description, used by the simulator and by the runtime's receive path.
+"""Faults of a link: loss, delay, duplication and reordering. The simulator and the UDP receive path share this model.
 
-Ordinary machines cannot shape traffic, so loss, delay, duplication and reordering are injected where a datagram
-arrives. Given equal chance, equal weather decides equally.
+Traffic shaping needs privileges, so faults are injected where a datagram arrives. Equal random numbers give equal
+faults.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,9 @@ from typing import Final, Protocol
 
 from fairtape.core.instants import Duration
 
-# Chance is injected. A pure machine that needs it gets this; only drivers and worlds create one.
-
 
 class Chance(Protocol):
-    """The part of `random.Random` that machines may use."""
+    """The part of `random.Random` that machines may use. Randomness is injected: only drivers and worlds create it."""
 
     def random(self) -> float:
         """A float in [0, 1)."""
@@ -25,10 +23,10 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFaults:
-    """One direction of one link."""
+    """The faults of one direction of one link."""
 
-    delay: Duration = 0  # propagation: the least that a datagram needs
-    jitter: Duration = 0  # mean of an exponential addition: queueing
+    delay: Duration = 0  # propagation delay
+    jitter: Duration = 0  # queueing delay: exponential, with this mean
     loss: float = 0.0
     duplication: float = 0.0
 
@@ -42,11 +40,11 @@ class LinkFaults:
                 raise ValueError(f"{name} is {getattr(self, name)} ns; it must not be negative")
 
 
-CALM: Final = LinkFaults()
+NO_FAULTS: Final = LinkFaults()
 
 
-def fates(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
-    """When each copy of one datagram arrives, counted from its departure; empty when it is lost."""
+def arrival_delays(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
+    """The delay of each copy of one datagram; empty if it is lost."""
     if link_faults.loss and chance.random() < link_faults.loss:
         return ()
     first = link_faults.delay + _queueing(link_faults, chance)
@@ -56,7 +54,7 @@ def fates(link_faults: LinkFaults, chance: Chance) -> tuple[Duration, ...]:
 
 
 def _queueing(link_faults: LinkFaults, chance: Chance) -> Duration:
-    """An exponential addition, cut at twelve means: a datagram later than that is as good as lost."""
+    """An exponential delay, at most twelve means."""
     if not link_faults.jitter:
         return 0
     return int(link_faults.jitter * min(-log1p(-chance.random()), 12.0))

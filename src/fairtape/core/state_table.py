@@ -1,8 +1,8 @@
-"""The state-table interpreter: a machine that somebody drew is a table, and this runs it.
+"""The state-table interpreter: runs the state machines that the papers draw as figures.
 
 Two rules. A subject changes its state only here, along an edge of its table. After each external event, edges marked
-ALWAYS are followed until none applies: so a *test* state is left in the step that enters it, and a subject at rest is
-always in a *wait* or an *end* state.
+ALWAYS are followed until none applies. So a *test* state is left in the step that enters it, and between events a
+subject is always in a *wait* or an *end* state.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,11 +11,11 @@ from enum import IntEnum
 from typing import Final, Generic, Protocol, TypeVar
 
 STEPS_MAX: Final = 16
-"""A drawn machine comes to rest in a few steps; more means that its table has a cycle of tests."""
+"""More steps than this mean that a table has a cycle of test states."""
 
 
 class Subject(Protocol):
-    """What a table moves."""
+    """An object whose state a table changes."""
 
     state: IntEnum
 
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Subject)
 
 @dataclass(frozen=True, slots=True)
 class Edge(Generic[S]):
-    """One arrow of the figure; `actions` are what it marks with an asterisk."""
+    """One arrow of the figure; `actions` are those that it marks with an asterisk."""
 
     at: IntEnum
     on: IntEnum
@@ -35,7 +35,7 @@ class Edge(Generic[S]):
 
 
 class StateTable(Generic[S]):
-    """All arrows of one figure, and what each state means on entry."""
+    """All arrows of one figure, and an invariant per state that holds on entry."""
 
     def __init__(
         self, edges: Iterable[Edge[S]], *, always: IntEnum, holds: Mapping[IntEnum, Callable[[S], bool]]
@@ -48,7 +48,7 @@ class StateTable(Generic[S]):
             self._index.setdefault((edge.at, edge.on), []).append(edge)
 
     def fire(self, subject: S, event: IntEnum) -> bool:
-        """Let `event` happen to the subject. False where the figure has no arrow for it: the event means nothing."""
+        """Apply `event` to the subject. False if the figure has no arrow for it: the event is ignored."""
         edge = self._choose(subject, event)
         if edge is None:
             return False
@@ -56,13 +56,13 @@ class StateTable(Generic[S]):
             for action in edge.actions:
                 action(subject)
             subject.state = edge.to
-            meaning = self._holds.get(edge.to)
-            assert meaning is None or meaning(subject), f"{edge.to!r} was entered without its meaning"
+            invariant = self._holds.get(edge.to)
+            assert invariant is None or invariant(subject), f"{edge.to!r} was entered without its invariant"
             following = self._choose(subject, self._always)
             if following is None:
                 return True
             edge = following
-        raise AssertionError("a table did not come to rest")
+        raise AssertionError("a table did not reach a wait or an end state")
 
     def _choose(self, subject: S, event: IntEnum) -> Edge[S] | None:
         for edge in self._index.get((subject.state, event), ()):

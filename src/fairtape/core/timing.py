@@ -1,4 +1,4 @@
-"""The timing of one loop, and the named profiles (decision 13, Profiles)."""
+"""The timing of a loop, and named profiles (decision 13, Profiles)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -24,7 +24,7 @@ class Timing:
     token_period: Duration  # τ_t = T_P = Δ_T: between two scheduled acknowledgments
     commit_delay: Duration  # Δ_A = Δ_C: from the timestamp to the release, the same at every site
     merged: bool = True  # one retry count for both recoveries (T-RMP §4), or two (TRMP 2001)
-    clock_error_max: Duration = 10 * MILLISECOND  # a site whose clock may be wrong by more than this withdraws
+    clock_error_max: Duration = 10 * MILLISECOND  # a site withdraws when its clock error bound exceeds this
 
     def __post_init__(self) -> None:
         for name in ("retry_period", "token_period", "commit_delay", "clock_error_max"):
@@ -36,7 +36,7 @@ class Timing:
 
     @property
     def one_way_max(self) -> Duration:
-        """T_R / 2: the nominal bound on the one-way delay; a later Ack is asked for. TRMP 2001 §5.1."""
+        """T_R / 2: the nominal bound on the one-way delay; an Ack that takes longer is requested. TRMP 2001 §5.1."""
         return self.retry_period // 2
 
     @property
@@ -47,15 +47,15 @@ class Timing:
 
     @property
     def lease_period(self) -> Duration:
-        """How long a site may act on one word of a reformation server: as long as it takes to notice its failure.
+        """How long a site may act on one grant of a reformation server: as long as it takes to detect its failure.
 
-        So the lease of a member that has failed is over when the others have noticed, and none has to be waited out.
+        So the lease of a failed member has ended once the others detect the failure, and nothing waits for it.
         """
         return self.reform_delay
 
     @property
     def report_period(self) -> Duration:
-        """How often a site says how it stands: several may be lost before its lease ends."""
+        """How often a site reports: several reports may be lost before its lease ends."""
         return max(self.lease_period // 6, MILLISECOND)
 
     @property
@@ -65,12 +65,12 @@ class Timing:
 
     @property
     def resend_delay(self) -> Duration:
-        """How long a source waits for its acknowledgment: the wait for a token, one late token, and a round trip."""
+        """How long a source waits for an acknowledgment: the wait for a token, one late token, and a round trip."""
         return 2 * self.token_period + 2 * self.retry_period
 
     @property
     def request_delay(self) -> Duration:
-        """How long requests gather before they go out as one (T-RMP §5), so that reordering alone asks for nothing."""
+        """How long requests are collected and then sent as one (T-RMP §5). Reordering alone causes no request."""
         return self.retry_period // 8
 
     def with_reform_delay(self, delay: Duration) -> "Timing":
@@ -81,8 +81,8 @@ class Timing:
 
 PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
     {
-        # Sub-millisecond round trips; a crash is noticed in less than a fifth of a second, a hiccup of the scheduler is
-        # not. Releases fall between tokens, when nobody else wants a processor, and one further token fits before them.
+        # Sub-millisecond round trips. A crash is detected within a fifth of a second; a scheduling delay is not
+        # mistaken for one. Releases fall between tokens, when the processors are idle, and one more token fits before.
         "lan": Timing(
             retry_period=1_600 * MICROSECOND,
             retries_max=94,
@@ -90,8 +90,8 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
             commit_delay=1_700 * MICROSECOND,
             clock_error_max=1 * MILLISECOND,
         ),
-        # A few milliseconds across a metropolitan area, or several sites on one busy machine: patience costs nothing
-        # but the time to notice a crash, and a machine that stands still for a moment is not one.
+        # A few milliseconds across a metropolitan area, or several sites on one busy machine. Many retries delay only
+        # the detection of a crash, and a machine that stalls for a moment is not mistaken for a crashed one.
         "metro": Timing(
             retry_period=10 * MILLISECOND,
             retries_max=100,
@@ -99,12 +99,12 @@ PROFILES: Final[Mapping[str, Timing]] = MappingProxyType(
             commit_delay=25 * MILLISECOND,
             clock_error_max=5 * MILLISECOND,
         ),
-        # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs some 50 ms for a hop of the tour;
-        # but among the twenty or so blocks of a token one is often lost to its next site, which then asks for it, and
-        # that takes two more hops and the gathering of requests. At 100 ms such a ring lives at its limit and a backlog
-        # of tokens does not melt; at 200 ms it melts within a few hops. The commit waits for one token to come late by
-        # a whole retry and for its own loss at the farthest site to be repaired. It is no multiple of the token period,
-        # so that releases and acknowledgments never want a processor at the same instant.
+        # The nine-city world: round trips up to 328 ms, and 1 % loss. A token needs about 50 ms per hop. But of the
+        # twenty or so blocks of a token the next site often misses one; its request takes two more hops and the delay
+        # that collects requests. With a period of 100 ms such a ring runs at its limit and a backlog of tokens does not
+        # shrink; with 200 ms it is gone after a few hops. The commit delay covers one token that is late by a whole
+        # retry, and the repair of a loss at the farthest site. It is no multiple of the token period, so releases and
+        # acknowledgments never compete for a processor.
         "wan": Timing(
             retry_period=360 * MILLISECOND,
             retries_max=8,

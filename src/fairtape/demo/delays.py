@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, SECOND, Duration, Instant
+from fairtape.core.spans import messages
 from fairtape.market.trades import records
-from fairtape.wire.blocks import unpack_messages
 
 STEP: Final = 100 * MICROSECOND
 STEPS_MAX: Final = 60 * SECOND // STEP  # what takes longer is in the last one, and the most is known exactly
@@ -40,11 +40,6 @@ class Delays:
 
 def _traded_at(ordered: Ordered) -> npt.NDArray[np.int64]:
     """When the trades of one token happened."""
-    payloads = [
-        payload
-        for span in ordered.spans
-        for body, count in zip(span.bodies, span.counts, strict=True)
-        for payload in unpack_messages(body, count)
-    ]
+    payloads = [payload for span in ordered.spans for _, payload in messages(span)]
     traded_at: npt.NDArray[np.int64] = records(b"".join(payloads))["traded_at"].astype(np.int64)
     return traded_at

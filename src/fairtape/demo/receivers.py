@@ -105,7 +105,7 @@ def _seat(
         SiteConfig(me=me, reformers=(REFORMER,), timing=ring.formation.timing, stripe=ring.stripe),
         keys=ring.keys,
         born_at=clock.now(),
-        past=writer.truncate_after(NUMBER_MAX),
+        recovered=writer.truncate_after(NUMBER_MAX),
         clock_bound=clock.bound,
         tracer=tracer,
     )

@@ -52,7 +52,7 @@ def run_reformer(link: ChildLink) -> None:
         if rounds.come(clock.now()):
             for _ in link.orders():
                 pass
-            for ruling in reformer.primary.rulings[told:]:
+            for ruling in reformer.primary.decisions[told:]:
                 link.tell(FormationNews(ruling.formation, ruling.cause, ruling.decided_at))
                 told += 1
         return link.stopped

@@ -90,7 +90,7 @@ class DemoTally:
     @property
     def token(self) -> int:
         """The token that is under way: one after the last that any site has heard of."""
-        heard = max((news.heard_through for news in self.sites.values()), default=0)
+        heard = max((news.highest_ack for news in self.sites.values()), default=0)
         return max(heard + 1, self.formation.first_token if self.formation is not None else 1)
 
     @property

@@ -15,7 +15,7 @@ from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime, Producer
 from fairtape.net.transports import IpMulticast, Mesh, Transport
-from fairtape.nodes.receiver import BornTooLate, Receiver
+from fairtape.nodes.receiver import JoinedTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import NodeId
@@ -64,7 +64,7 @@ def site_runtime(
             clock_bound=clock.bound,
             tracer=tracer,
         )
-    except BornTooLate as late:
+    except JoinedTooLate as late:
         raise UserError(str(late)) from None
     writer = None if journal is None else JournalWriter.open(journal, stripe=plan.stripe, site=me)
     runtime = NodeRuntime(

@@ -27,6 +27,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.spans import blocks
 from fairtape.exchange.ledger import Ledger
 from fairtape.exchange.market import Market, flaw_of
 from fairtape.exchange.order_codec import decode, encode
@@ -334,13 +335,10 @@ class Floor:
 def _messages(ordered: Ordered) -> Iterator[tuple[int, int, bytes]]:
     """The messages of a token as (number, source, payload); a fragment is an empty payload, which the floor rejects."""
     for span in ordered.spans:
-        number = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            payloads = [b""] if fragment else unpack_messages(body, count)
-            for payload in payloads:
+        for sequence, body, count, is_fragment in blocks(span):
+            payloads = [b""] if is_fragment else unpack_messages(body, count)
+            for number, payload in enumerate(payloads, sequence):
                 yield number, span.source, payload
-                number += 1
 
 
 class Replica:

@@ -15,6 +15,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
+from fairtape.core.spans import MessageAssembler, blocks
 from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.journal.segments import (
     Index,
@@ -27,11 +28,10 @@ from fairtape.journal.segments import (
     is_beyond,
     summarize,
 )
-from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
+from fairtape.wire.blocks import MESSAGE_MAX, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
 INDEXES_MAX: Final = 64  # segments whose index is kept
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
 LEAD_IN_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to look back for the beginning of a long message
 
 Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
@@ -334,7 +334,7 @@ class _Opening:
 
     def __init__(self, journal: JournalReader) -> None:
         self._journal = journal
-        self._assemblers: dict[Stream, Assembler] = {}
+        self._assembler = MessageAssembler()
 
     def messages(self, entry: JournalEntry) -> Iterator[JournalMessage]:
         """The messages that end in this entry."""
@@ -359,11 +359,12 @@ class _Opening:
                 )
 
     def _payloads(self, entry: JournalEntry, span: Span) -> Iterator[tuple[int, bytes]]:
-        sequence = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            if fragment:
-                payload = self._assembler(entry, span, body).add(body)
+        stream = span.source, span.incarnation
+        for sequence, body, count, is_fragment in blocks(span):
+            if is_fragment:
+                if stream not in self._assembler and not _begins_message(body):
+                    self._lead_in(entry, stream)
+                payload = self._assembler.add(stream, body)
                 if payload is not None:
                     yield sequence, payload
             else:
@@ -371,20 +372,8 @@ class _Opening:
                     yield from enumerate(unpack_messages(body, count), sequence)
                 except Malformed as error:
                     raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
-            sequence += count
 
-    def _assembler(self, entry: JournalEntry, span: Span, body: bytes) -> Assembler:
-        stream = span.source, span.incarnation
-        assembler = self._assemblers.get(stream)
-        if assembler is None:
-            if len(self._assemblers) == STREAMS_MAX:
-                del self._assemblers[next(iter(self._assemblers))]
-            assembler = self._assemblers[stream] = Assembler()
-            if not _begins_message(body):
-                self._lead_in(assembler, entry, stream)
-        return assembler
-
-    def _lead_in(self, assembler: Assembler, entry: JournalEntry, stream: Stream) -> None:
+    def _lead_in(self, entry: JournalEntry, stream: Stream) -> None:
         """Reading may begin in the middle of a long message: fetch the fragments that precede this entry."""
         bodies: list[bytes] = []
         sequence = entry.ordered.sequence
@@ -398,7 +387,7 @@ class _Opening:
             if begun:
                 break
         for body in bodies:
-            assembler.add(body)
+            self._assembler.add(stream, body)
 
     def _entry_before(self, sequence: int) -> JournalEntry | None:
         with self._journal.seek(sequence - 1, ordered=True) as cursor:
@@ -412,9 +401,8 @@ def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], 
     for span in reversed(ordered.spans):
         if (span.source, span.incarnation) != stream:
             continue
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, fragment in zip(reversed(span.bodies), reversed(fragments), strict=True):
-            if not fragment:
+        for _, body, _, is_fragment in reversed(list(blocks(span))):
+            if not is_fragment:
                 return bodies, True
             bodies.insert(0, body)
             if _begins_message(body):

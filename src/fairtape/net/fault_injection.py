@@ -14,7 +14,7 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.core.link_faults import CALM, Chance, LinkFaults, fates
+from fairtape.core.link_faults import NO_FAULTS, Chance, LinkFaults, arrival_delays
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16
@@ -34,7 +34,7 @@ class FaultInjector:
             if not 0 <= sender <= NODE_MAX:
                 raise UserError(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
         self._links: dict[NodeId | None, LinkFaults] = {
-            sender: link_faults for sender, link_faults in links.items() if link_faults != CALM
+            sender: link_faults for sender, link_faults in links.items() if link_faults != NO_FAULTS
         }
         self._chance = chance
         self._waiting: list[tuple[Instant, int, bytes]] = []
@@ -70,7 +70,7 @@ class FaultInjector:
         return self._waiting[0][0] if self._waiting else None
 
     def _expose(self, datagram: bytes, link_faults: LinkFaults, now: Instant, ready: list[bytes]) -> None:
-        delays = fates(link_faults, self._chance)
+        delays = arrival_delays(link_faults, self._chance)
         self.lost += not delays
         for delay in delays:
             if delay == 0:

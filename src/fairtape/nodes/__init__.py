@@ -1,1 +1,10 @@
-"""The papers' roles composed from machines: source and receiver. Pure."""
+"""The papers' roles, composed from the machines of the ring. Pure.
+
+source                    S_P: sends messages until they are acknowledged
+receiver                  R_P: a site of one formation
+reconfigurable_receiver   a receiver that changes from formation to formation
+site                      a reconfigurable receiver that reports to reformation servers, catches up, and joins loops
+catchup                   reading another site's journal, and serving one's own
+message_authentication    tags and verifies the control datagrams of a node
+coordinator               X_R: the reformation server
+"""

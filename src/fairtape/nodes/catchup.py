@@ -1,4 +1,9 @@
-"""Both sides of catching up: a site that takes the past from others, and a site that lets others take it (R_x)."""
+"""Catching up: a site that missed more than the ring can repair reads another site's journal (R_x).
+
+The unit is a journal entry in its canonical encoding. It is split into chunks, reassembled, and taken into the order as
+if it had come by the ring. The client keeps all state; the server keeps a request only while it reads its journal. An
+entry is identified by the position before it, so both sides mean the same entry whatever else their journals hold.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,22 +16,17 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.wire.frames import NodeId
-from fairtape.wire.membership import PLACE, CatchUp, HistoryChunk, chunk_size
+from fairtape.wire.membership import POSITION, CatchUp, HistoryChunk, chunk_size
 
-# Catching up: what a site missed for longer than the ring repairs, it takes from another site's journal (R_x).
-#
-# The unit is the journal's entry, in its canonical bytes: cut into chunks to cross, put together again, and taken into
-# the order as if it had come by the ring. The one who asks keeps all the state; the one who answers keeps none. An
-# entry is named by the position that it follows, so both mean the same one whatever else their journals hold.
-
-WINDOW: Final = 64  # chunks that are asked for at once: so few that serving them makes no token late
-ENTRIES_MAX: Final = 2 * WINDOW  # that wait to be put together
-PATIENCE: Final = 3  # questions without any answer before another site is asked
+WINDOW: Final = 64  # chunks of one request: so few that serving them makes no token late
+ENTRIES_MAX: Final = 2 * WINDOW  # incomplete entries
+UNANSWERED_MAX: Final = 3  # requests without a response before the next site is asked
+REQUESTS_MAX: Final = 64  # pending requests of others that wait for the journal
 
 
 @dataclass(slots=True)
-class _Pieces:
-    """What has come of one entry."""
+class _PartialEntry:
+    """The received chunks of one entry."""
 
     chunks: int
     check: int
@@ -34,107 +34,105 @@ class _Pieces:
 
 
 class CatchUpReader:
-    """Asks for the past, one site after the other, and puts together what comes."""
+    """Requests entries from one site after the other, and reassembles them."""
 
     def __init__(self) -> None:
-        self._pieces: dict[Position, _Pieces] = {}
-        self._expected = 0  # chunks of the present question that have not come
+        self._partial: dict[Position, _PartialEntry] = {}
+        self._expected = 0  # missing chunks of the current request
         self._unanswered = 0
-        self._waits = False  # the next entry is known, and may not be taken yet
+        self._deferred = False  # the next entry is complete and may not be taken yet
         self._server = 0
-        self._patience: Duration = 0
+        self._retry_period: Duration = 0
         self.ask_at: Instant = NEVER
 
     def start(self, now: Instant) -> None:
-        """Ask at once, unless a question is under way."""
+        """Request at once, unless a request is pending."""
         if self.ask_at == NEVER:
             self.ask_at = now
 
     def stop(self) -> None:
-        """There is nothing to ask for."""
         self.ask_at = NEVER
-        self._pieces.clear()
+        self._partial.clear()
         self._unanswered = 0
-        self._waits = False
+        self._deferred = False
 
     @property
     def window(self) -> int:
-        """How many chunks to ask for: one is enough to hear whether the next entry may be taken by now."""
-        return 1 if self._waits else WINDOW
+        """The number of chunks to request: one is enough to learn whether a deferred entry may be taken."""
+        return 1 if self._deferred else WINDOW
 
-    def wait(self, now: Instant) -> None:
-        """The next entry is here and may not be taken yet: ask again, but not at once."""
-        self._waits = True
-        self.ask_at = now + self._patience
+    def defer(self, now: Instant) -> None:
+        """The next entry is complete and may not be taken yet: request again, but not at once."""
+        self._deferred = True
+        self.ask_at = now + self._retry_period
 
-    def go_forward(self, position: Position) -> None:
+    def entry_taken(self, position: Position) -> None:
         """The entry after `position` was taken."""
-        self._waits = False
-        del self._pieces[position]
+        self._deferred = False
+        del self._partial[position]
 
-    def mind_clock(self, now: Instant) -> None:
-        """A clock that was set back must not make the reader wait for its old time to come again."""
-        if now + self._patience < self.ask_at < NEVER:
+    def check_clock(self, now: Instant) -> None:
+        """A clock that was set back must not extend the wait."""
+        if now + self._retry_period < self.ask_at < NEVER:
             self.ask_at = now
 
     def next_server(self, servers: Sequence[NodeId]) -> NodeId:
-        """Whom to ask now. One that stays silent, or knows no more than we do, is followed by the next."""
-        if self._unanswered >= PATIENCE:
+        """The site to ask now. After `UNANSWERED_MAX` requests without a useful response it is the next one."""
+        if self._unanswered >= UNANSWERED_MAX:
             self._unanswered = 0
             self._server += 1
         return servers[self._server % len(servers)]
 
-    def asked(self, now: Instant, patience: Duration) -> None:
-        """A question has been sent."""
+    def asked(self, now: Instant, retry_period: Duration) -> None:
         self._unanswered += 1
         self._expected = self.window
-        self._patience = patience
-        self.ask_at = now + self._patience
+        self._retry_period = retry_period
+        self.ask_at = now + self._retry_period
 
     def first_missing(self, position: Position) -> int:
-        """The first chunk of the entry after `position` that is not here; what came of earlier ones is forgotten.
+        """The first missing chunk of the entry after `position`. Chunks of earlier entries are dropped.
 
-        Where all are here, the last one: whoever sends it again says whether the entry may be taken by now.
+        If no chunk is missing, it is the last one: its repetition tells whether the entry may be taken by now.
         """
-        for passed in [known for known in self._pieces if known < position]:
-            del self._pieces[passed]
-        pieces = self._pieces.get(position)
-        if pieces is None:
+        for passed in [known for known in self._partial if known < position]:
+            del self._partial[passed]
+        partial = self._partial.get(position)
+        if partial is None:
             return 0
-        return next((chunk for chunk in range(pieces.chunks) if chunk not in pieces.held), pieces.chunks - 1)
+        return next((chunk for chunk in range(partial.chunks) if chunk not in partial.held), partial.chunks - 1)
 
-    def take(self, past: HistoryChunk, now: Instant) -> None:
-        """Keep one chunk.
+    def take(self, history: HistoryChunk, now: Instant) -> None:
+        """Add one chunk.
 
-        Sites may hold different entries after one position, while some have not heard of a Break: the latest counts.
+        Sites that do not know of a Break may hold another entry after the same position: the latest one counts.
         """
-        position = Position(past.formation, past.after)
-        if position not in self._pieces and len(self._pieces) >= ENTRIES_MAX:
+        position = Position(history.formation, history.after)
+        if position not in self._partial and len(self._partial) >= ENTRIES_MAX:
             return
         self._unanswered = 0
-        pieces = self._pieces.get(position)
-        if pieces is None or (pieces.chunks, pieces.check) != (past.chunks, past.check):
-            pieces = self._pieces[position] = _Pieces(past.chunks, past.check)
-        pieces.held[past.chunk] = past.data
+        partial = self._partial.get(position)
+        if partial is None or (partial.chunks, partial.check) != (history.chunks, history.check):
+            partial = self._partial[position] = _PartialEntry(history.chunks, history.check)
+        partial.held[history.chunk] = history.data
         self._expected -= 1
-        whole = self._expected <= 0  # then there is no need to wait; and while an answer comes, none to ask again
-        self.ask_at = now if whole else now + self._patience
+        whole = self._expected <= 0  # then request the next ones at once; while chunks arrive, do not repeat
+        self.ask_at = now if whole else now + self._retry_period
 
-    def go_on(self, now: Instant) -> None:
-        """The answer has ended: ask for what follows it, unless nothing came at all."""
+    def answer_ended(self, now: Instant) -> None:
+        """The response has ended: request what follows, unless nothing arrived at all."""
         if self._expected < self.window:
             self.ask_at = now
 
     def entry_after(self, position: Position) -> Entry | None:
-        """The entry after `position`, if all of it is here. `Malformed` where it makes no sense."""
-        pieces = self._pieces.get(position)
-        if pieces is None or len(pieces.held) < pieces.chunks:
+        """The entry after `position`, if it is complete. Raises `Malformed` if it is not a valid entry."""
+        partial = self._partial.get(position)
+        if partial is None or len(partial.held) < partial.chunks:
             return None
-        return decode_entry(b"".join(pieces.held[chunk] for chunk in range(pieces.chunks)))
+        return decode_entry(b"".join(partial.held[chunk] for chunk in range(partial.chunks)))
 
 
 def answer(
-    question: CatchUp,
+    request: CatchUp,
     entries: Sequence[bytes],
     *,
     me: NodeId,
@@ -145,40 +143,37 @@ def answer(
     journal_end: Position,
     datagram_max: int,
 ) -> Iterator[HistoryChunk]:
-    """The chunks that answer a question, as many as were asked for, and one without data at the end.
+    """The chunks that answer a request, as many as requested, and one without data at the end.
 
-    That last one says that nothing follows up to `complete`, and where the journal ends, but only where it is
-    `exhausted`. Where it holds more than was read, it claims nothing, and whoever asked may go on asking.
+    If the journal is `exhausted`, that last one states that nothing follows up to `complete`, and where the journal
+    ends. If the journal holds more than was read, it claims nothing, and the client continues.
     """
-    formation, after, first = question.formation, question.token, question.chunk
-    size, room = chunk_size(datagram_max), min(question.chunks_max, WINDOW)
+    formation, after, first = request.formation, request.token, request.chunk
+    size, left = chunk_size(datagram_max), min(request.chunks_max, WINDOW)
     for encoded in entries:
         chunks, check = -(-len(encoded) // size), crc32(encoded)
-        if first >= chunks:  # whoever asks has another entry in mind: let it see ours
+        if first >= chunks:  # the client has chunks of another entry: send all of this one
             first = 0
         for chunk in range(first, chunks):
-            if not room:
+            if not left:
                 return
-            room -= 1
+            left -= 1
             data = encoded[chunk * size : (chunk + 1) * size]
             yield HistoryChunk(
-                question.stripe, formation, me, after, complete, settled, known, chunk, chunks, data, check
+                request.stripe, formation, me, after, complete, settled, known, chunk, chunks, data, check
             )
         formation, after = position_of(decode_entry(encoded))
         first = 0
-    if room and exhausted:
+    if left and exhausted:
         yield HistoryChunk(
-            question.stripe, formation, me, after, complete, settled, known, 0, 0, PLACE.pack(*journal_end)
+            request.stripe, formation, me, after, complete, settled, known, 0, 0, POSITION.pack(*journal_end)
         )
-    elif room:
-        yield HistoryChunk(question.stripe, formation, me, after, after, 0, 0, 0, 0, b"")
-
-
-QUESTIONS_MAX: Final = 64  # of others who catch up, that wait for the journal
+    elif left:
+        yield HistoryChunk(request.stripe, formation, me, after, after, 0, 0, 0, 0, b"")
 
 
 class CatchUpClient:
-    """Takes into a receiver's order what the ring cannot repair."""
+    """Adds entries that the ring cannot repair to a receiver's order."""
 
     def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
         self.reader = CatchUpReader()
@@ -188,119 +183,121 @@ class CatchUpClient:
         self._authenticator = authenticator
 
     def follow(self, receiver: ReconfigurableReceiver, now: Instant) -> None:
-        """Begin to ask when the receiver is stranded, and stop when it is not."""
+        """Start when the receiver is stranded, and stop when it is not."""
         if receiver.stranded:
             self.reader.start(now)
         elif self.reader.ask_at != NEVER:
             self.reader.stop()
 
     def ask(self, receiver: ReconfigurableReceiver, now: Instant) -> list[Send]:
-        """The next question, to the next site."""
+        """The next request, to the next site."""
         servers = self._servers(receiver)
         if not servers:
             self.reader.stop()
             return []
         formation, token = receiver.position
         chunk = self.reader.first_missing(receiver.position)
-        question = self._authenticator.govern(
+        request = self._authenticator.for_membership(
             CatchUp(self._stripe, formation, self._me, token, chunk, self.reader.window)
         )
         self.reader.asked(now, receiver.formation.timing.retry_period)
-        return [Send(self.reader.next_server(servers), [question])]
+        return [Send(self.reader.next_server(servers), [request])]
 
     def _servers(self, receiver: ReconfigurableReceiver) -> list[NodeId]:
-        """Who may have what is missing: the parent, the keeper of the past, and all members."""
+        """The sites that may have the missing entries: the parent, the keeper, and all members."""
         formation = receiver.formation
         likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
         return [site for site in dict.fromkeys(likely) if site and site != self._me]
 
-    def take(self, past: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> str:
-        """Take an answer; the name of what became of it. `Disagreement` where the others have left us behind."""
-        if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has given its answer
+    def take(self, history: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> str:
+        """Process a response. Returns a counter name. Raises `Disagreement` if the others abandoned our order."""
+        if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has reported what it holds
             return "unasked"
-        known, latest = past.known, receiver.formation.number
-        if known < latest and (past.chunks or known):
-            return "unknowing"  # what it holds may have been left behind, and it could not say so
-        if past.chunks:
-            self.reader.take(past, now)
-            if self._adopt(receiver, past.settled_through, now):
+        known, latest = history.known, receiver.formation.number
+        if known < latest and (history.chunks or known):
+            return "unknowing"  # a part of what it holds may be abandoned, and it cannot know
+        if history.chunks:
+            self.reader.take(history, now)
+            if self._adopt(receiver, history.settled_through, now):
                 receiver.verify(now)
-            receiver.catch_up_to(receiver.complete_through, past.settled_through, now)
-            receiver.compare(past.complete_through)
+            receiver.catch_up_to(receiver.complete_through, history.settled_through, now)
+            receiver.compare(history.complete_through)
             return "past"
-        if (past.formation, past.after) != receiver.position:
-            if known >= latest:  # it followed the ring, and may be level by that
-                receiver.compare(past.complete_through)
+        if (history.formation, history.after) != receiver.position:
+            if known >= latest:  # this site followed the ring meanwhile, and may have caught up by that
+                receiver.compare(history.complete_through)
             return "outdated"
         if not known:
-            self.reader.go_on(now)
+            self.reader.answer_ended(now)
             return "past"
         if known > latest:
-            return "ahead"  # what is held here may have been left behind since: that formation will be told, and then
-        if self._confirms(past, receiver):
+            return "ahead"  # that formation may have abandoned what is held here; its Install comes first
+        if self._confirms(history, receiver):
             receiver.verify(now)
-        through = past.complete_through if receiver.active else min(past.complete_through, past.settled_through)
-        receiver.catch_up_to(through, past.settled_through, now, known=known)
-        receiver.compare(past.complete_through)
+        through = (
+            history.complete_through if receiver.active else min(history.complete_through, history.settled_through)
+        )
+        receiver.catch_up_to(through, history.settled_through, now, known=known)
+        receiver.compare(history.complete_through)
         return "past"
 
     @staticmethod
-    def _confirms(past: HistoryChunk, receiver: ReconfigurableReceiver) -> bool:
-        """Whether one who knows the latest formation, and says where its journal ends, has what is held here.
+    def _confirms(history: HistoryChunk, receiver: ReconfigurableReceiver) -> bool:
+        """Whether a site that knows the latest formation, and states where its journal ends, has what is held here.
 
-        `Disagreement` where it holds the order at least as far and has less: the others have left the rest behind.
+        Raises `Disagreement` if it holds the order at least as far and has less: the others abandoned the rest.
         """
         ours = receiver.journal_end
-        if not past.data or past.complete_through < ours.token:
+        if not history.data or history.complete_through < ours.token:
             return False
-        theirs = Position(*PLACE.unpack(past.data))
+        theirs = Position(*POSITION.unpack(history.data))
         if not receiver.verified and theirs < ours and ours.token <= receiver.fixed_through:
             raise Disagreement(theirs.token)
         return True
 
     def _adopt(self, receiver: ReconfigurableReceiver, settled_through: int, now: Instant) -> bool:
-        """Take into the order what has come whole. A site that is not seated takes only what cannot be taken back.
+        """Take complete entries into the order. A site that is not active takes only what no Break can remove.
 
-        True where the next one is such: it follows on what is held here, so nothing here contradicts it.
+        Returns whether an entry was deferred that continues the order here, so nothing here contradicts it.
         """
         while (entry := self.reader.entry_after(receiver.position)) is not None:
             unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
             if unsettled and not receiver.active:
-                self.reader.wait(now)
+                self.reader.defer(now)
                 return entry.formation == receiver.position.formation
-            self.reader.go_forward(receiver.position)
+            self.reader.entry_taken(receiver.position)
             receiver.adopt(entry)
             self.adopted += 1
         return False
 
 
 class CatchUpServer:
-    """Answers from the journal. Keeps a question only while the journal is being read."""
+    """Answers requests from the journal."""
 
     def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, datagram_max: int) -> None:
         self._me = me
         self._authenticator = authenticator
         self._datagram_max = datagram_max
-        self._questions: dict[int, CatchUp] = {}
+        self._requests: dict[int, CatchUp] = {}
         self._ticket = 0
 
-    def look_up(self, question: CatchUp) -> Fetch | None:
-        """What to read; None where too many are being served already."""
-        if len(self._questions) >= QUESTIONS_MAX:
+    def start_read(self, request: CatchUp) -> Fetch | None:
+        """What to read from the journal; None if too many requests are pending."""
+        if len(self._requests) >= REQUESTS_MAX:
             return None
         self._ticket += 1
-        self._questions[self._ticket] = question
-        # Twice what fits, so that an answer has all the chunks that were asked for, and nobody waits for more of it.
-        size = 2 * min(question.chunks_max, WINDOW) * chunk_size(self._datagram_max)
-        return Fetch(question.token, question.formation, size, self._ticket)
+        self._requests[self._ticket] = request
+        # Twice what fits, so that the response has all requested chunks and the client need not wait for more.
+        size = 2 * min(request.chunks_max, WINDOW) * chunk_size(self._datagram_max)
+        return Fetch(request.token, request.formation, size, self._ticket)
 
-    def found(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
-        """The answer, now that the journal was read."""
-        question = self._questions.pop(ticket, None)
-        if question is None:
+    def answer(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
+        """The response, after the journal was read."""
+        request = self._requests.pop(ticket, None)
+        if request is None:
             return []
         chunks = answer(
-            question,
+            request,
             entries,
             me=self._me,
             complete=receiver.complete_through,
@@ -310,4 +307,4 @@ class CatchUpServer:
             journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,
         )
-        return [Send(question.sender, [self._authenticator.govern(chunk) for chunk in chunks])]
+        return [Send(request.sender, [self._authenticator.for_membership(chunk) for chunk in chunks])]

@@ -1,4 +1,4 @@
-"""The postbox of a site: proves what it says and judges what it hears."""
+"""Message authentication: tags the control datagrams of a node and verifies those of others."""
 
 from collections.abc import Container
 
@@ -8,36 +8,36 @@ from fairtape.wire.seals import Authenticator, Keys, ReplayWindow
 
 
 class MessageAuthenticator:
-    """Serial numbers, authenticators and replay windows of one site towards its peers and the sources."""
+    """The serial numbers, authenticators and replay windows of one node."""
 
     def __init__(self, *, me: NodeId, keys: Keys, peers: Container[NodeId], first_serial: int) -> None:
         self._me = me
         self._keys = keys
-        self._serial = first_serial  # the instant of birth: a later incarnation is always ahead of an earlier one
+        self._serial = first_serial  # the start time, so that a later incarnation is always ahead of an earlier one
         self._peers = peers
-        self._sites: dict[NodeId, Authenticator] = {}  # of those who were heard: there may be thousands
+        self._sites: dict[NodeId, Authenticator] = {}  # created on first use: there may be thousands of peers
         self._windows: dict[NodeId, ReplayWindow] = {}
         self._sources: dict[NodeId, Authenticator] = {}
 
     def for_sites(self, message: Control) -> bytes:
-        """A datagram that every site can trust, and no source can make."""
+        """A datagram that every site can verify, and no source can forge."""
         self._serial += 1
         return self._authenticator(self._me).prove(encode_control(message, self._serial))
 
-    def govern(self, message: MembershipMessage) -> bytes:
-        """The same for a frame of governance."""
+    def for_membership(self, message: MembershipMessage) -> bytes:
+        """The same for a membership frame."""
         self._serial += 1
         return self._authenticator(self._me).prove(encode_membership(message, self._serial))
 
     def for_source(self, source: NodeId, message: Control) -> bytes:
-        """A datagram that this source can trust."""
+        """A datagram that this source can verify."""
         self._serial += 1
         if source not in self._sources:
             self._sources[source] = Authenticator(self._keys.sources[source])
         return self._sources[source].prove(encode_control(message, self._serial))
 
-    def verdict(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:
-        """Why a datagram must be ignored, or None. An acknowledgment may come again: its token number names it."""
+    def refusal(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:
+        """Why a datagram must be ignored, or None. Only a `fresh` one is checked for replay: an Ack may repeat."""
         if message.sender == self._me:
             return "own"
         sender = message.sender

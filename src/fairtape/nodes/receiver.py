@@ -1,7 +1,8 @@
 """The receiver (R_P): one site of a token loop, composed from the machines of the ring.
 
-This one stays in one formation for ever, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` goes on from
-one formation to the next; what differs there is asked of the methods at the end of this class.
+`Receiver` stays in one formation, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` continues in the next
+formation; it overrides the methods at the end of the class. The classes before `Receiver` are its parts: trace calls,
+replies to sources, repairs, and the passing of RMP's token.
 """
 
 from collections import Counter
@@ -26,10 +27,10 @@ from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
-from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine, whom_to_ask
+from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine_requests, request_targets
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
-from fairtape.ring.receiver.repair import Answers, answer, hold_back
+from fairtape.ring.receiver.repair import RecentAnswers, answer, hold_back
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.receiver.token import EventToken, ranges_max, token_for, write_acks
 from fairtape.ring.receiver.tracing import Tracer
@@ -51,11 +52,9 @@ from fairtape.wire.frames import (
 )
 from fairtape.wire.seals import Keys
 
-# What a receiver tells its tracer: each call is one line there, and nothing at all where nobody traces.
-
 
 class TraceCalls:
-    """Knows the course and the order, so that a record says whose turn it was, when, and what was missing."""
+    """The calls of a receiver to its tracer, with token site, schedule and missing ranges added. No-ops without one."""
 
     def __init__(
         self,
@@ -71,15 +70,15 @@ class TraceCalls:
         self._clock_bound = clock_bound
 
     def begin(self, now: Instant) -> None:
-        """Another formation."""
+        """A new formation begins."""
         if self._tracer is not None:
             self._tracer.end_formation(now)
 
-    def heard(self, ack: Ack, now: Instant) -> None:
-        """A part of an acknowledgment came that was not held yet."""
+    def ack_received(self, ack: Ack, now: Instant) -> None:
+        """A new part of an acknowledgment was received."""
         if self._tracer is None or not self._ordering.whole(ack.token):
             return
-        self._tracer.heard(
+        self._tracer.ack_received(
             ack,
             self._ordering.ranges(ack.token),
             due_at=self._due_at(ack.token),
@@ -88,12 +87,12 @@ class TraceCalls:
         )
 
     def copied(self, ack: Ack) -> None:
-        """A part came again; of an acknowledgment in parts one is enough to count it."""
+        """A part was received again. Only the first part of an acknowledgment is counted."""
         if self._tracer is not None and ack.part == 0:
             self._tracer.copied(ack.token)
 
     def asked(self, site: NodeId, recoveries: Iterable[Recovery], now: Instant) -> None:
-        """A site is asked for all that these recoveries want."""
+        """A site is asked for all that these recoveries miss."""
         if self._tracer is None:
             return
         for recovery in recoveries:
@@ -112,7 +111,7 @@ class TraceCalls:
             )
 
     def completed(self, token: int, now: Instant) -> None:
-        """All of Msg(e) is here."""
+        """Msg(e) is complete."""
         if self._tracer is not None:
             self._tracer.completed(token, linger=self._formations.of(token).timing.retry_period, now=now)
 
@@ -121,11 +120,8 @@ class TraceCalls:
         return formation.scheduled_at(token) if formation.timed else 0
 
 
-# What a site says to sources: that they are acknowledged, and what is missing. Decision 5, Repeated messages and holes.
-
-
 class SourceReplies:
-    """One site's words to all sources, each of them at most once in a round trip."""
+    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes."""
 
     def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
@@ -135,19 +131,19 @@ class SourceReplies:
     def answer_duplicate(
         self, frame: BlockFrame, datagram: bytes, settled_through: int, now: Instant
     ) -> tuple[Send, ...]:
-        """A source that repeats an acknowledged message has missed its acknowledgment, or asks what is settled."""
+        """A source that repeats an acknowledged block missed the acknowledgment, or asks what is settled."""
         ordering = self._ordering
         formation = ordering.formations.latest
         stream = ordering.buffer.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked:
             return ()
-        if now - stream.told_at < formation.timing.retry_period:
+        if now - stream.progress_sent_at < formation.timing.retry_period:
             return ()
-        stream.seal.open(datagram, frame.first)  # what is dropped needs no proof, what is answered does
-        stream.told_at = now
-        return (self._tell_progress(stream, settled_through),)
+        stream.seal.open(datagram, frame.first)  # a dropped block needs no proof, an answered one does
+        stream.progress_sent_at = now
+        return (self._progress(stream, settled_through),)
 
-    def _tell_progress(self, stream: Stream, settled_through: int) -> Send:
+    def _progress(self, stream: Stream, settled_through: int) -> Send:
         ordering = self._ordering
         progress = Progress(
             ordering.stripe,
@@ -161,10 +157,10 @@ class SourceReplies:
         return self._to(stream.source, progress)
 
     def ask_for_holes(self, now: Instant, settled_through: int | None) -> list[Send]:
-        """A site whose turn is near, and who sees a hole in a source's numbers, asks the source at once.
+        """A site whose turn is near requests holes from their sources at once.
 
-        One that holds the token says how far the order has come, too (`settled_through` is what it knows to be
-        settled): a source that has forgotten what lies in the hole learns by that that it is lost.
+        The holder of the token also sends progress (`settled_through` is what it knows to be settled): a source that
+        has dropped the blocks of the hole learns that they are lost.
         """
         ordering = self._ordering
         formation = ordering.formations.latest
@@ -174,43 +170,43 @@ class SourceReplies:
             if hole is not None:
                 stream.asked_at = now
                 asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
-            if settled_through is not None and now - stream.told_at >= formation.timing.retry_period:
-                stream.told_at = now
-                asked.append(self._tell_progress(stream, settled_through))
+            if settled_through is not None and now - stream.progress_sent_at >= formation.timing.retry_period:
+                stream.progress_sent_at = now
+                asked.append(self._progress(stream, settled_through))
         return asked
 
     def _to(self, source: NodeId, message: Control) -> Send:
         return Send(source, [self._authenticator.for_source(source, message)])
 
 
-# A site's side of repairs: when it asks, and whom it answers. TRMP 2001 §5.2.
-#
-# Usually everybody asks at once, and the answer goes to the one who asked. Where a loop has more than one set of
-# receivers they take turns in asking, and the answer goes to all of the loop.
-
-
 class RepairRequests:
-    """Requests and answers of one site."""
+    """When a site requests repairs, and how it answers requests. TRMP 2001 §5.2.
+
+    Usually all receivers request at once, and the response is unicast. In a loop with several request sets the
+    receivers take turns in requesting, and the response is multicast to the loop.
+    """
 
     def __init__(self, *, me: NodeId, ordering: Ordering) -> None:
-        self.home: Formation | None = None  # the secondary loop in which this site asks its parent; None: the primary
-        self.children: tuple[Formation, ...] = ()  # secondary loops whose members ask this site
+        self.home: Formation | None = (
+            None  # the secondary loop in which this site requests repairs; None: the primary one
+        )
+        self.children: tuple[Formation, ...] = ()  # secondary loops whose members request repairs from this site
         self._me = me
         self._ordering = ordering
-        self._answers = Answers()
+        self._answers = RecentAnswers()
 
     def hold_back(self, token: int) -> Duration:
-        """How long this site leaves it to others to ask for a token."""
+        """How long this site waits before it requests a token."""
         return hold_back(self.home or self._ordering.formations.of(token), self._me, token)
 
     def answer(self, request: Request, now: Instant) -> Multicast | Send | None:
-        """What this site holds of what is wanted."""
+        """The response: what this site holds of the request."""
         datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
         loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
         if loop is not None and loop.request_sets > 1:
-            fresh = self._answers.fresh(datagrams, now, loop.timing.one_way_max)
+            unsent = self._answers.unsent(datagrams, now, loop.timing.one_way_max)
             channel = LOOP_CHANNEL + loop.loop if loop.loop else Channel.DATA
-            return Multicast(channel, fresh) if fresh else None
+            return Multicast(channel, unsent) if unsent else None
         return Send(request.sender, datagrams) if datagrams else None
 
     @property
@@ -218,11 +214,8 @@ class RepairRequests:
         return self._ordering.formations.latest
 
 
-# Passing the event-driven token (RMP): repeated until the next site shows that it has taken it up. TRMP 2001 §2.
-
-
 class TokenRefused(Exception):
-    """The next site has not taken the token up, however often it was passed."""
+    """The next site has not accepted the token after all retries."""
 
     def __init__(self, site: NodeId, token: int) -> None:
         super().__init__(site, token)
@@ -231,7 +224,7 @@ class TokenRefused(Exception):
 
 
 class TokenPassing:
-    """One site's words about the token to its neighbours."""
+    """Passing RMP's token: retransmitted until the next site shows that it accepted it. TRMP 2001 §2."""
 
     def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
@@ -239,7 +232,7 @@ class TokenPassing:
         self._ordering = ordering
 
     def repeat(self, token: EventToken, now: Instant) -> Send | None:
-        """Pass the token again where that is due; `TokenRefused` where it was passed often enough."""
+        """Pass the token again if that is due. Raises `TokenRefused` after all retries."""
         if token.passing is None or token.repeat_at() > now:
             return None
         if len(self._ordering.formations.latest.members) == 1:
@@ -251,10 +244,10 @@ class TokenPassing:
         raise TokenRefused(token.next_site, token.passing + 1)
 
     def confirm(self, token: int) -> list[Send]:
-        """In order to prevent unnecessary reformations: there is no source message to acknowledge.
+        """Confirm that the token was accepted, if there is no source message to acknowledge.
 
-        The answer to a repeated Ack is one that nobody answers: two sites that answered an Ack with an Ack would never
-        stop.
+        This prevents unnecessary reformations. A TokenAck is not answered: two sites that answered an Ack with an Ack
+        would never stop.
         """
         formations = self._ordering.formations
         previous = formations.holder(token)
@@ -264,10 +257,10 @@ class TokenPassing:
         return [Send(previous, [self._authenticator.for_sites(message)])]
 
 
-class BornTooLate(ValueError):
-    """A site may only take part in a formation from its first token on.
+class JoinedTooLate(ValueError):
+    """A site may join a formation only before its first token (decision 17, No second first token).
 
-    One that came later, or came back without its memory, could send a second, different Ack(e).
+    One that joins later, or restarts without its memory, could send a second, different Ack(e).
     """
 
 
@@ -286,16 +279,18 @@ class Receiver:
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
-        past: Recovered | None = None,
+        recovered: Recovered | None = None,
         authenticator: MessageAuthenticator | None = None,
     ) -> None:
-        assert past is not None or me in formation.members
-        if past is None and born_at > formation.starts_at:
-            raise BornTooLate(
-                f"site {me} came {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
-                f"{formation.number} had started; it must join a later one"
+        assert recovered is not None or me in formation.members
+        if recovered is None and born_at > formation.starts_at:
+            raise JoinedTooLate(
+                f"site {me} started {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
+                f"{formation.number}; it must join a later one"
             )
-        past = past if past is not None else Recovered.nothing(formation.first_token, formation.first_sequence)
+        recovered = (
+            recovered if recovered is not None else Recovered.nothing(formation.first_token, formation.first_sequence)
+        )
         self.me = me
         self.counts: Counter[str] = Counter()
         self.reforming: Report | None = None
@@ -309,33 +304,36 @@ class Receiver:
             me=me, keys=keys, peers=keys.sites, first_serial=born_at
         )
         self._buffer = ReceiveBuffer(keys=keys, stripe=stripe)
-        self._buffer.recover(past.streams)
+        self._buffer.recover(recovered.streams)
         self._ordering = Ordering(
             formations=self._formations,
             stripe=stripe,
             buffer=self._buffer,
-            after=past.token,
-            next_sequence=past.sequence,
+            after=recovered.token,
+            next_sequence=recovered.sequence,
         )
         self.repairs = RepairRequests(me=me, ordering=self._ordering)
         self._sources = SourceReplies(me=me, authenticator=self._authenticator, ordering=self._ordering)
         self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
-        self._releases = ReleaseQueue(self._formations, after=past.released_through)
+        self._releases = ReleaseQueue(self._formations, after=recovered.released_through)
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
-        self._stirred = False  # blocks have come that may complete something
-        self._timer: Instant | None = None  # the earliest deadline; None: not known. A block alone never changes it
+        self._blocks_pending = False  # new blocks may complete a token
+        self._timer: Instant | None = None  # the earliest deadline; None: unknown. A block alone never changes it
         self._begin(formation, born_at)
 
     def _begin(self, formation: Formation, now: Instant) -> None:
-        """Start to work in a formation: what belongs to one formation alone is made anew."""
+        """Start working in a formation: create the state that belongs to one formation."""
         self._resilience = Resilience(self._formations)
         self._token = token_for(self._formations, self._buffer)
-        self._desk = Recoveries(
-            timing=formation.timing, timed=formation.timed, ledger=self._ordering, observe=self._observe
+        self._recoveries = Recoveries(
+            timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
         )
-        self._desk.hold_back = self.repairs.hold_back
-        self._silence = AckTimeout(
-            formations=self._formations, ordering=self._ordering, resilience=self._resilience, desk=self._desk
+        self._recoveries.hold_back = self.repairs.hold_back
+        self._ack_timeout = AckTimeout(
+            formations=self._formations,
+            ordering=self._ordering,
+            resilience=self._resilience,
+            recoveries=self._recoveries,
         )
         self._timer = None
         self._traces.begin(now)
@@ -344,7 +342,7 @@ class Receiver:
     # The contract.
 
     def receive(self, datagram: bytes, now: Instant) -> None:
-        """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
+        """Process one datagram. Every datagram is counted; a malformed one changes nothing."""
         try:
             if is_block(datagram):
                 self._receive_block(datagram, now)
@@ -354,7 +352,7 @@ class Receiver:
             self.counts["malformed"] += 1
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        """Take what one turn brought: runs of blocks that simply follow on, and whatever comes between them."""
+        """Process a batch: runs of consecutive blocks on a fast path, everything else one by one."""
         if len(datagrams) == 1:
             self.receive(datagrams[0], now)
             return
@@ -363,44 +361,42 @@ class Receiver:
             taken = self._buffer.accept_run(datagrams, position, self._datagram_max)
             if taken:
                 self.counts["block"] += taken
-                self._stir()
+                self._note_blocks()
             else:
                 self.receive(datagrams[position], now)
             position += taken or 1
 
     def wake(self, now: Instant) -> None:
-        """Notice silence, end waits, send what has gathered, take the turn, release."""
-        if self._stirred and not self._completes_something(now) and self._formations.latest.timed:
+        """Handle overdue acknowledgments and expired waits, take the turn, release, and send requests."""
+        if self._blocks_pending and not self._completes_tokens(now) and self._formations.latest.timed:
             deadline = self.deadline()
             if deadline is None or deadline > now:
                 return
         self._timer = None
         if not self._stopped:
-            if self._notices_silence():
-                self._silence.notice(now, self._is_mine)
-            self._desk.wake(now)
+            if self._watches_acks():
+                self._ack_timeout.start_overdue(now, self._is_mine)
+            self._recoveries.wake(now)
             self._repeat_pass(now)
         self._advance(now)
         self._send_requests(now)
 
-    def _completes_something(self, now: Instant) -> bool:
-        """Whether the blocks of this turn complete a token."""
-        self._stirred = False
-        completed = self._desk.messages_arrived(now)
+    def _completes_tokens(self, now: Instant) -> bool:
+        """Whether the new blocks complete a token."""
+        self._blocks_pending = False
+        completed = self._recoveries.messages_arrived(now)
         for token in completed:
             self._complete(token, now)
         return bool(completed)
 
     def deadline(self) -> Instant | None:
-        """The one timer."""
-        if self._stirred:
+        if self._blocks_pending:
             return 0
         if self._timer is None:
             self._timer = self._earliest()
         return None if self._timer == NEVER else self._timer
 
     def drain(self) -> list[Effect]:
-        """Hand over the effects."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -408,24 +404,24 @@ class Receiver:
         earliest = self._releases.deadline()
         if self._stopped:
             return earliest
-        earliest = min(earliest, self._desk.deadline(), self._ack_due_at())
-        if self._notices_silence():
-            earliest = min(earliest, self._silence.noticed_at())
+        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at())
+        if self._watches_acks():
+            earliest = min(earliest, self._ack_timeout.deadline())
         if isinstance(self._token, EventToken):
             earliest = min(earliest, self._token.repeat_at())
         return earliest
 
-    # What others may know.
+    # State.
 
     @property
     def formation(self) -> Formation:
-        """The latest one."""
+        """The latest formation."""
         return self._formations.latest
 
     @property
-    def heard_through(self) -> int:
-        """The highest token of which an acknowledgment was heard."""
-        return self._resilience.heard_through
+    def highest_ack(self) -> int:
+        """The highest token of which an acknowledgment was received."""
+        return self._resilience.highest_ack
 
     @property
     def complete_through(self) -> int:
@@ -439,12 +435,12 @@ class Receiver:
 
     @property
     def released_through(self) -> int:
-        """The highest token that has committed here."""
+        """The highest token committed here."""
         return self._releases.released_through
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next message in the order will have."""
+        """The sequence number of the next message."""
         return self._ordering.next_sequence
 
     @property
@@ -453,7 +449,6 @@ class Receiver:
         return self._releases.lease_until
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
-        """This site may acknowledge and commit until then."""
         self._timer = None
         self._releases.renew_lease(until, now)
         self._advance(now)
@@ -463,20 +458,20 @@ class Receiver:
     def _receive_block(self, datagram: bytes, now: Instant) -> None:
         frame = decode_block(datagram)
         if frame.stripe != self._stripe or len(datagram) > self._datagram_max:
-            raise Malformed("another stripe, or longer than agreed")
+            raise Malformed("other stripe, or too long")
         outcome = self._buffer.accept(frame, datagram)
         if outcome != "block":
-            self._look_into(outcome, frame, datagram, now)
+            self._respond_to_block(outcome, frame, datagram, now)
         self.counts[outcome] += 1
         if outcome in ("block", "ahead"):
-            self._stir()
+            self._note_blocks()
 
-    def _stir(self) -> None:
-        """A turn brings many blocks: what they complete is looked at once, in the wake that ends it."""
-        if self._desk.running or not self._formations.latest.timed:
-            self._stirred = True
+    def _note_blocks(self) -> None:
+        """A batch has many blocks: what they complete is checked once, in the `wake` after it."""
+        if self._recoveries.running or not self._formations.latest.timed:
+            self._blocks_pending = True
 
-    def _look_into(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
+    def _respond_to_block(self, outcome: str, frame: BlockFrame, datagram: bytes, now: Instant) -> None:
         if outcome == "duplicate" and self._is_token_site(now):
             settled_through = self._resilience.survives_through
             self._effects += self._sources.answer_duplicate(frame, datagram, settled_through, now)
@@ -491,7 +486,7 @@ class Receiver:
 
     def _ask_for_holes(self, now: Instant) -> None:
         if self._buffer.has_holes and self._turn_is_near():
-            asked = self._sources.ask_for_holes(now, self._told_with_holes())
+            asked = self._sources.ask_for_holes(now, self._settled_for_sources())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 
@@ -500,7 +495,7 @@ class Receiver:
         formation = self._formations.of(token)
         if not formation.timed:
             return self._token.held is not None
-        return self._sits_in(formation) and formation.is_near(self.me, token)
+        return self._is_active_in(formation) and formation.is_near(self.me, token)
 
     # Control.
 
@@ -508,13 +503,13 @@ class Receiver:
         kind_of(datagram)
         message = decode_control(datagram)
         if message.stripe != self._stripe:
-            raise Malformed("another stripe")
+            raise Malformed("other stripe")
         if not self._formations.has(message.formation):
-            verdict: str | None = "foreign"
+            refusal: str | None = "foreign"
         else:
-            verdict = self._authenticator.verdict(message, datagram, fresh=not isinstance(message, Ack))
-        if verdict is not None:
-            self.counts[verdict] += 1
+            refusal = self._authenticator.refusal(message, datagram, fresh=not isinstance(message, Ack))
+        if refusal is not None:
+            self.counts[refusal] += 1
             return
         self._timer = None
         match message:
@@ -535,7 +530,7 @@ class Receiver:
         outcome = self._ordering.accept(ack, datagram)
         self.counts[outcome] += 1
         if outcome == "ack":
-            self._traces.heard(ack, now)
+            self._traces.ack_received(ack, now)
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
@@ -543,21 +538,21 @@ class Receiver:
             self._traces.copied(ack)
             if self._formations.latest.timed or ack.token > self.complete_through:
                 return
-            # Its sender has not seen the token taken up.
+            # Its sender has not seen that the token was accepted.
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
     def _heard(self, token: int, now: Instant) -> None:
-        if token > self._resilience.heard_through:
-            self._resilience.hear(token)
-            self._silence.heard(now, own=self._is_mine(token))
+        if token > self._resilience.highest_ack:
+            self._resilience.ack_received(token)
+            self._ack_timeout.ack_received(now, own=self._is_mine(token))
         if self._stopped:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
-            self._silence.notice_overtaken(now)
+            self._ack_timeout.start_overtaken(now)
         if not self._ordering.whole(token) or self._came_too_late(token, now):
             return
-        if self._desk.acknowledged(token, now):
+        if self._recoveries.acknowledged(token, now):
             self._complete(token, now)
 
     def _complete(self, token: int, now: Instant) -> None:
@@ -565,16 +560,16 @@ class Receiver:
         self._traces.completed(token, now)
 
     def _came_too_late(self, token: int, now: Instant) -> bool:
-        """Whether there is no time left to ask for the messages that an acknowledgment names."""
+        """Whether no time is left to request the messages that an acknowledgment names."""
         if not self._formations.of(token).timed or self._ordering.holds_messages(token):
             return False
-        return self._notices_silence() and self._silence.outwaited(token, now)
+        return self._watches_acks() and self._ack_timeout.waits_exhausted(token, now)
 
     # The order.
 
     def _advance(self, now: Instant) -> None:
-        """Take complete tokens into the order, take the turn when it has come, release what is due."""
-        for token in self._desk.take_failed():
+        """Take complete tokens into the order, acknowledge if it is this site's turn, release what is due."""
+        for token in self._recoveries.take_failed():
             reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
             self._declare(self._formations.holder(token), token, reason, now)
         while self._take_next(now) or self._send_ack(now):
@@ -610,13 +605,13 @@ class Receiver:
             self._effects += self._passing.confirm(token - 1)
 
     def _ack_due_at(self) -> Instant:
-        if self._releases.lapsed:
+        if self._releases.lease_expired:
             return NEVER
         due_at = self._token.due_at(flush=not self._formations.latest.timed and self._releases.waits_for_others)
         return due_at if due_at < self._releases.lease_until else NEVER
 
     def _send_ack(self, now: Instant) -> bool:
-        """Send Ack(e) after Msg(e) is in the journal, so that its claim is true (decision 14, Append before Ack)."""
+        """Send Ack(e) after Msg(e) is in the journal (decision 14, Append before Ack)."""
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
@@ -647,24 +642,24 @@ class Receiver:
     # Recovery.
 
     def _send_requests(self, now: Instant) -> None:
-        wanted = self._desk.wants(now)
+        wanted = self._recoveries.due_requests(now)
         if not wanted:
             return
-        for site, recoveries in self._whom_to_ask(wanted).items():
+        for site, recoveries in self._request_targets(wanted).items():
             self._traces.asked(site, recoveries, now)
-            for request in combine(
+            for request in combine_requests(
                 recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
                 self._effects.append(Send(site, [self._authenticator.for_sites(request)]))
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
-        """State 7: report, and commit nothing from this token on. What heals the loop is not the receiver's duty."""
+        """State 7: report, and commit nothing from this token on. Reformation servers repair the loop."""
         if self._stopped:
             return
         self.reforming = Report(suspect, token, reason, now)
         self._effects.append(self.reforming)
-        self._desk.stop()
+        self._recoveries.stop()
 
     # The event-driven token (RMP).
 
@@ -680,7 +675,7 @@ class Receiver:
             self.counts["passes_repeated"] += 1
             self._effects.append(repeated)
 
-    # What a receiver that goes on to other formations does otherwise.
+    # Overridden by the reconfigurable receiver.
 
     @property
     def _stopped(self) -> bool:
@@ -689,36 +684,36 @@ class Receiver:
     def _is_mine(self, token: int) -> bool:
         """Whether it is this site's turn to send Ack(token)."""
         formation = self._formations.of(token)
-        return formation.holder(token) == self.me and self._sits_in(formation)
+        return formation.holder(token) == self.me and self._is_active_in(formation)
 
-    def _sits_in(self, formation: Formation) -> bool:
+    def _is_active_in(self, formation: Formation) -> bool:
         """Whether this site takes its turns in a formation."""
         return self.me in formation.members
 
     def _may_order(self, token: int) -> bool:  # noqa: ARG002 - here, always
-        """Whether a token that is complete may be taken into the order."""
+        """Whether a complete token may be taken into the order."""
         return True
 
     def _may_take_turn(self, token: int) -> bool:  # noqa: ARG002 - here, always
         """Whether this site may acknowledge at its turn."""
         return True
 
-    def _notices_silence(self) -> bool:
-        """Whether a late token is this site's concern."""
+    def _watches_acks(self) -> bool:
+        """Whether this site watches for overdue acknowledgments."""
         return True
 
-    def _told_with_holes(self) -> int | None:
-        """Up to which token a source that is asked for a hole is told what is settled."""
+    def _settled_for_sources(self) -> int | None:
+        """The settled token to report to sources along with holes; None: report none."""
 
     def _needed_through(self) -> int:
-        """What nobody but the members may still ask for."""
+        """The token up to which only members may still request repairs."""
         return self._ordering.complete_through
 
-    def _whom_to_ask(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        return whom_to_ask(wanted, formations=self._formations, me=self.me, heard_through=self.heard_through)
+    def _request_targets(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
+        return request_targets(wanted, formations=self._formations, me=self.me, highest_ack=self.highest_ack)
 
     def _append(self, ordered: Ordered) -> None:
-        """Into the journal, and into the queue of releases."""
+        """Append to the journal and to the queue of releases."""
         if ordered.count:
             self._effects.append(Append(ordered))
         self._releases.complete(ordered)

@@ -1,9 +1,9 @@
-"""A site (R_P or R_S) of a deployment that heals: a receiver, and what it owes to the reformation servers.
+"""A site (R_P or R_S): a receiver, and its duties towards reformation servers and other sites.
 
-The receiver orders and releases. Around it the site says how it stands and gets its lease, stops when it is fenced,
-enters the formations that it is told to, passes the tokens of secondary loops, and catches up from another site's
-journal, or lets others catch up from its own. What the journal holds beyond what the others agreed on is taken back
-(decision 21, Where a formation resumes) before the site goes on.
+The receiver orders and releases. The site reports to the reformation servers and gets leases, stops when it is fenced,
+installs formations, passes the tokens of secondary loops, catches up from another site's journal, and lets others
+catch up from its own. If the journal holds more than the others agreed on (decision 21, Where a formation resumes), the
+site rolls it back before it continues.
 """
 
 from collections import Counter
@@ -55,26 +55,26 @@ from fairtape.wire.membership import (
 )
 from fairtape.wire.seals import Keys
 
-# How a site stands: where it belongs, whom it suspects, and what it wants of the reformation servers.
-
-REASONS: Final = tuple(Reason)  # a reason crosses the wire as its place in this list, from 1
+REASONS: Final = tuple(Reason)  # on the wire a reason is its index in this tuple, plus 1
+REPORTS_MAX: Final = 16  # pending requests for a lease
+UNRELEASED_READ_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteConfig:
-    """Where a site belongs, and whom it answers to."""
+    """The configuration of a site."""
 
     me: NodeId
     reformers: tuple[NodeId, ...]
-    timing: Timing  # until a formation brings its own
-    home: int = 0  # the loop that it is meant to be a member of
-    durable: bool = True  # the journal survives whatever the site survives: it may answer for what it proves
+    timing: Timing  # until the first formation
+    home: int = 0  # the loop that it belongs to
+    durable: bool = True  # the journal survives a restart of the machine: it proves what the site holds
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
 
 def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int) -> tuple[NodeId, int, int]:
-    """Whom this site suspects in a loop, at which token, and why; zeros where nobody."""
+    """The suspect of this site in a loop, the token, and the reason; zeros if there is none."""
     suspected = loops.suspicion(loop)
     if not loop and receiver is not None and receiver.reforming is not None:
         report = receiver.reforming
@@ -88,93 +88,92 @@ def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships",
 def requested_membership(
     receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
 ) -> MembershipRequest:
-    """A site whose clock is good and that is up to date wants in; one whose clock is not wants out."""
+    """A site with a good clock that is up to date joins; one whose clock error is too large withdraws."""
     if receiver is None:
         return MembershipRequest.NOTHING
-    if loop in loops.seats if loop else receiver.active:
+    if loop in loops.memberships if loop else receiver.active:
         return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
     return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING
 
 
-# A site's seats in secondary loops: in its own, and in those that it joins to the loop above.
-
-
 class LoopMemberships:
-    """The latest formation of each secondary loop that concerns a site, and its part in it."""
+    """The secondary loops of a site: its own one, and those that it joins to the loop above."""
 
     def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
-        self.seats: dict[int, SecondaryLoop] = {}  # loops that this site is a member of
+        self.memberships: dict[int, SecondaryLoop] = {}  # the loops of which this site is a member
         self._me = me
         self._stripe = stripe
         self._authenticator = authenticator
         self._formations: dict[int, Formation] = {}
 
     def enter(self, formation: Formation, incarnation: int) -> list[Effect]:
-        """A new layout of a loop."""
+        """Enter a new formation of a loop."""
         if formation.number <= self.number(formation.loop):
             return []
         self._formations[formation.loop] = formation
-        self.seats.pop(formation.loop, None)
-        if formation.counts_on(self._me, incarnation):
-            self.seats[formation.loop] = SecondaryLoop(formation, me=self._me)
-        return [JoinChannels(tuple(LOOP_CHANNEL + loop for loop in self.seats))]
+        self.memberships.pop(formation.loop, None)
+        if formation.has_member(self._me, incarnation):
+            self.memberships[formation.loop] = SecondaryLoop(formation, me=self._me)
+        return [JoinChannels(tuple(LOOP_CHANNEL + loop for loop in self.memberships))]
 
-    def hear(self, message: LoopToken, now: Instant) -> str:
-        """Another member has passed a token on; the name of what that means."""
-        seat = self.seats.get(message.loop)
-        if seat is None or seat.formation.number != message.formation:
+    def receive_token(self, message: LoopToken, now: Instant) -> str:
+        """Another member passed a token on. Returns a counter name."""
+        membership = self.memberships.get(message.loop)
+        if membership is None or membership.formation.number != message.formation:
             return "foreign"
-        return seat.hear(message.token, message.sender, now)
+        return membership.receive_token(message.token, message.sender, now)
 
     def advance(self, complete_through: int, now: Instant) -> list[Effect]:
-        """This site holds everything up to a primary token: pass on what waits for that."""
+        """This site holds everything up to this primary token: pass on the tokens that it may."""
         effects: list[Effect] = []
-        for loop, seat in self.seats.items():
-            for token in seat.advance(complete_through, now):
-                passed = LoopToken(self._stripe, seat.formation.number, self._me, loop, token)
-                effects.append(Multicast(LOOP_CHANNEL + loop, [self._authenticator.govern(passed)]))
+        for loop, membership in self.memberships.items():
+            for token in membership.advance(complete_through, now):
+                passed = LoopToken(self._stripe, membership.formation.number, self._me, loop, token)
+                effects.append(Multicast(LOOP_CHANNEL + loop, [self._authenticator.for_membership(passed)]))
         return effects
 
     def deadline(self) -> Instant:
-        """When to repeat a token, or to give it up."""
-        return min((seat.deadline() for seat in self.seats.values()), default=NEVER)
+        """When to retransmit a token, or to suspect the next site."""
+        return min((membership.deadline() for membership in self.memberships.values()), default=NEVER)
 
     def number(self, loop: int) -> int:
-        """Of the latest formation of a loop; 0: none is known."""
+        """The number of the latest formation of a loop; 0: none."""
         return self._formations[loop].number if loop in self._formations else 0
 
     def membership_state(self, loop: int) -> MembershipState:
-        """What this site does in a loop."""
-        return MembershipState.MEMBER if loop in self.seats else MembershipState.OBSERVER
+        return MembershipState.MEMBER if loop in self.memberships else MembershipState.OBSERVER
 
     def suspicion(self, loop: int) -> tuple[NodeId, int, Reason] | None:
-        """Whom this site suspects in a loop, and at which token."""
-        return self.seats[loop].suspicion if loop in self.seats else None
+        return self.memberships[loop].suspicion if loop in self.memberships else None
 
     def suspicions(self) -> int:
-        """In how many loops it suspects somebody."""
-        return sum(seat.suspicion is not None for seat in self.seats.values())
+        """The number of loops with a suspect."""
+        return sum(membership.suspicion is not None for membership in self.memberships.values())
 
     def connect(self, receiver: ReconfigurableReceiver, home: int) -> None:
-        """Tell the receiver whom to ask for repairs, the junction of its own loop (2001 §4.1), and who asks it."""
+        """Set the repair parent of the receiver, the junction of its loop (2001 §4.1), and its repair children."""
         formation = self._formations.get(home)
         others = [member for member in receiver.formation.members if member != self._me]
         if formation is not None and formation.junction != self._me:
             others.insert(0, formation.junction)
         receiver.parent = others[0] if others else None
-        receiver.repairs.home = self.seats[home].formation if home in self.seats and not receiver.active else None
+        receiver.repairs.home = (
+            self.memberships[home].formation if home in self.memberships and not receiver.active else None
+        )
         receiver.repairs.children = tuple(
-            seat.formation for seat in self.seats.values() if seat.formation.junction == self._me
+            membership.formation
+            for membership in self.memberships.values()
+            if membership.formation.junction == self._me
         )
 
     def needed_after(self) -> int | None:
-        """What those who ask this site for repairs are known to hold; None where nobody does."""
-        children = [seat.stable_through for seat in self.seats.values() if seat.formation.junction == self._me]
+        """The token up to which the sites that ask this one are known to hold everything; None: no site asks it."""
+        children = [
+            membership.stable_through
+            for membership in self.memberships.values()
+            if membership.formation.junction == self._me
+        ]
         return min(children, default=None)
-
-
-ASKED_MAX: Final = 16  # questions for a lease that may still be answered
-RECLAIM_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 
 
 class Site:
@@ -182,17 +181,17 @@ class Site:
 
     def __init__(
         self,
-        post: SiteConfig,
+        config: SiteConfig,
         *,
         keys: Keys,
         born_at: Instant,
-        past: Recovered,
+        recovered: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self.post = post
-        self.me = post.me
+        self.config = config
+        self.me = config.me
         self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
         self.receiver: ReconfigurableReceiver | None = None
         self.late = 0
@@ -202,75 +201,74 @@ class Site:
         self._observe = observe
         self._tracer = tracer
         self._own_bound = clock_bound
-        self._timekeeper = ClockBoundEstimator()
-        self._authenticator = MessageAuthenticator(me=post.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._clock_estimator = ClockBoundEstimator()
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
         self._term = 0
-        self._past = past
-        self._reclaimed: list[Ordered] = []
-        self._busy_with_journal = False  # it reads or cuts the journal, and installs nothing meanwhile
-        self._pending: Formation | None = None  # what to install when that is done
+        self._recovered = recovered
+        self._unreleased: list[Ordered] = []
+        self._busy_with_journal = False  # reading or truncating the journal; formations wait
+        self._pending: Formation | None = None  # installed afterwards
         self._prepared: Formation | None = None
-        self._loops = LoopMemberships(me=post.me, stripe=post.stripe, authenticator=self._authenticator)
-        self._learner = CatchUpClient(me=post.me, stripe=post.stripe, authenticator=self._authenticator)
-        self._librarian = CatchUpServer(me=post.me, authenticator=self._authenticator, datagram_max=post.datagram_max)
-        self._standing_at: Instant = born_at
-        self._reported: Report | None = None  # the failure that the last standing spoke of
-        self._asked: dict[Instant, Duration] = {}  # the latest questions for a lease, and the clock's bound at each
-        self._reclaim()
+        self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
+        self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
+        self._catch_up_server = CatchUpServer(
+            me=config.me, authenticator=self._authenticator, datagram_max=config.datagram_max
+        )
+        self._report_at: Instant = born_at
+        self._reported: Report | None = None  # the failure in the last report
+        self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
+        self._read_unreleased()
 
     # The contract.
 
     def receive(self, datagram: bytes, now: Instant) -> None:
-        """Take one datagram. Whatever it is, it is counted; what is wrong changes nothing."""
-        self._mind_clock(now)
+        """Process one datagram. Every datagram is counted; a malformed one changes nothing."""
+        self._check_clock(now)
         if not is_membership(datagram):
-            if self.receiver is None or self.receiver.adrift:
+            if self.receiver is None or self.receiver.far_behind:
                 self._own_counts["too_early"] += 1
             else:
                 self.receiver.receive(datagram, now)
                 self._follow_up(now)
             return
         try:
-            self._receive_governance(datagram, now)
+            self._receive_membership(datagram, now)
         except Malformed:
             self._own_counts["malformed"] += 1
         self._follow_up(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        """Take what one turn brought."""
-        if self.receiver is None or self.receiver.adrift or not all(map(is_block, datagrams)):
+        if self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
-            self._mind_clock(now)
+            self._check_clock(now)
             self.receiver.receive_all(datagrams, now)
 
     def wake(self, now: Instant) -> None:
-        """Let the receiver do what is due, then everything around it."""
-        self._mind_clock(now)
+        self._check_clock(now)
         if self.receiver is not None:
             deadline = self.receiver.deadline()
             if deadline is not None and deadline <= now:
                 self.receiver.wake(now)
         self._follow_up(now)
-        if self._standing_at <= now:
-            self._say_standing(now)
-        if self._learner.reader.ask_at <= now:
+        if self._report_at <= now:
+            self._send_reports(now)
+        if self._catch_up_client.reader.ask_at <= now:
             self._own_counts["past_asked"] += 1
-            self._effects += self._learner.ask(self.receiver, now) if self.receiver is not None else []
+            self._effects += self._catch_up_client.ask(self.receiver, now) if self.receiver is not None else []
 
-    def _mind_clock(self, now: Instant) -> None:
-        """What the clock can be trusted with may have changed; and one that was set back must not silence the site."""
+    def _check_clock(self, now: Instant) -> None:
+        """Apply the current clock bound. A clock that was set back must not delay reports and requests."""
         if self.receiver is not None:
-            self.receiver.mind_clock(now)
-        if self._standing_at - now > self.timing.report_period:
-            self._standing_at = now
-        self._learner.reader.mind_clock(now)
+            self.receiver.check_clock(now)
+        if self._report_at - now > self.timing.report_period:
+            self._report_at = now
+        self._catch_up_client.reader.check_clock(now)
 
     def deadline(self) -> Instant | None:
-        """The one timer."""
-        earliest = min(self._standing_at, self._learner.reader.ask_at)
+        earliest = min(self._report_at, self._catch_up_client.reader.ask_at)
         earliest = min(earliest, self._loops.deadline())
         if self.receiver is not None:
             wanted_at = self.receiver.deadline()
@@ -278,66 +276,63 @@ class Site:
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
-        """Hand over the effects."""
         effects, self._effects = self._effects, []
         if self.receiver is not None:
             effects += self.receiver.drain()
         self.late += sum(each.release.count for each in effects if isinstance(each, Deliver) and each.release.late)
         return effects
 
-    # What the driver brings.
+    # Responses of the driver.
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """What the journal holds after the position that a `Fetch` named."""
+        """The journal entries of a `Fetch`. Ticket 0 is the site's own; others belong to requests of other sites."""
         if ticket == 0:
-            self._reclaimed += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
-            self._reclaim(now, exhausted=not entries)
+            self._unreleased += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
+            self._read_unreleased(now, exhausted=not entries)
             return
         if self.receiver is not None:
             self._own_counts["past_served"] += 1
-            self._effects += self._librarian.found(ticket, entries, self.receiver)
+            self._effects += self._catch_up_server.answer(ticket, entries, self.receiver)
 
-    def recovered(self, past: Recovered, now: Instant) -> None:
-        """The journal has been cut."""
-        self._past = past
-        self._reclaimed.clear()
-        self._reclaim(now)
+    def recovered(self, recovered: Recovered, now: Instant) -> None:
+        self._recovered = recovered
+        self._unreleased.clear()
+        self._read_unreleased(now)
 
-    def _reclaim(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
-        """Read again what the journal has and was never released: it must be, before anything that follows it."""
-        through = self._reclaimed[-1].token if self._reclaimed else self._past.released_through
-        self._busy_with_journal = through < self._past.token and not exhausted
+    def _read_unreleased(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
+        """Read the journal entries that were not released: they must be, before anything that follows them."""
+        through = self._unreleased[-1].token if self._unreleased else self._recovered.released_through
+        self._busy_with_journal = through < self._recovered.token and not exhausted
         if self._busy_with_journal:
-            self._effects.append(Fetch(through, None, RECLAIM_SIZE, 0))
+            self._effects.append(Fetch(through, None, UNRELEASED_READ_SIZE, 0))
         elif self._pending is not None and now is not None:
             pending, self._pending = self._pending, None
             self._enter(pending, now)
 
-    # What others may know.
+    # State.
 
     @property
     def counts(self) -> Counter[str]:
-        """What became of all datagrams."""
         return self._own_counts + self.receiver.counts if self.receiver is not None else self._own_counts
 
     @property
     def formation(self) -> Formation | None:
-        """The latest one of the primary loop."""
+        """The latest formation of the primary loop."""
         return self.receiver.formation if self.receiver is not None else None
 
     @property
     def complete_through(self) -> int:
         """The highest token up to which everything is held."""
-        return self.receiver.complete_through if self.receiver is not None else self._past.token
+        return self.receiver.complete_through if self.receiver is not None else self._recovered.token
 
     @property
     def next_sequence(self) -> int:
-        """The number that the next message in the order will have."""
-        return self.receiver.next_sequence if self.receiver is not None else self._past.sequence
+        """The sequence number of the next message."""
+        return self.receiver.next_sequence if self.receiver is not None else self._recovered.sequence
 
     @property
     def membership_state(self) -> MembershipState:
-        """What it does in its latest formation."""
+        """The state of this site in its latest formation."""
         receiver = self.receiver
         if receiver is None:
             return MembershipState.NEWBORN
@@ -345,47 +340,47 @@ class Site:
             return MembershipState.FENCED
         if receiver.active:
             return MembershipState.MEMBER
-        lost_memory = self.me in receiver.formation.members and self.post.durable
+        lost_memory = self.me in receiver.formation.members and self.config.durable
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
-    def subloops(self) -> dict[int, SecondaryLoop]:
-        """The secondary loops that it is a member of."""
-        return self._loops.seats
+    def secondary_loops(self) -> dict[int, SecondaryLoop]:
+        """The secondary loops of which it is a member."""
+        return self._loops.memberships
 
     def clock_bound(self) -> Duration:
-        """How wrong this site's clock may be."""
-        return self._timekeeper.bound(self._own_bound())
+        """The error bound of this site's clock."""
+        return self._clock_estimator.bound(self._own_bound())
 
     @property
     def timing(self) -> Timing:
-        """Of its latest formation."""
-        return self.receiver.formation.timing if self.receiver is not None else self.post.timing
+        """The timing of its latest formation."""
+        return self.receiver.formation.timing if self.receiver is not None else self.config.timing
 
-    # Standing.
+    # Reports.
 
-    def _say_standing(self, now: Instant) -> None:
-        loops = [0, *self._loops.seats]
-        if self.post.home not in loops:
-            loops.append(self.post.home)
+    def _send_reports(self, now: Instant) -> None:
+        loops = [0, *self._loops.memberships]
+        if self.config.home not in loops:
+            loops.append(self.config.home)
         self._asked[now] = self.clock_bound()
-        for earlier in list(self._asked)[:-ASKED_MAX]:
+        for earlier in list(self._asked)[:-REPORTS_MAX]:
             del self._asked[earlier]
         for loop in loops:
-            report = self._authenticator.govern(self._standing(loop, now))
-            for reformer in self.post.reformers:
+            report = self._authenticator.for_membership(self._report(loop, now))
+            for reformer in self.config.reformers:
                 self._effects.append(Send(reformer, [report]))
         period = self.timing.report_period
         if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
             period = min(period, 2 * self.timing.retry_period)
-        self._standing_at = now + period
+        self._report_at = now + period
 
-    def _standing(self, loop: int, now: Instant) -> SiteReport:
+    def _report(self, loop: int, now: Instant) -> SiteReport:
         suspect, token, reason = suspicion(self.receiver, self._loops, loop)
         in_time = self.clock_bound() <= self.timing.clock_error_max
-        at_home = loop == self.post.home
+        at_home = loop == self.config.home
         return SiteReport(
-            stripe=self.post.stripe,
+            stripe=self.config.stripe,
             formation=self._number(loop),
             sender=self.me,
             loop=loop,
@@ -409,18 +404,18 @@ class Site:
     def _number(self, loop: int) -> int:
         if loop:
             return self._loops.number(loop)
-        return self.receiver.formation.number if self.receiver is not None else self._past.number
+        return self.receiver.formation.number if self.receiver is not None else self._recovered.number
 
-    # Governance.
+    # Membership.
 
-    def _receive_governance(self, datagram: bytes, now: Instant) -> None:
+    def _receive_membership(self, datagram: bytes, now: Instant) -> None:
         kind_of(datagram)
         message = decode_membership(datagram)
-        if message.stripe != self.post.stripe:
-            raise Malformed("another stripe")
-        verdict = self._authenticator.verdict(message, datagram, fresh=True) or self._objection(message)
-        if verdict is not None:
-            self._own_counts[verdict] += 1
+        if message.stripe != self.config.stripe:
+            raise Malformed("other stripe")
+        refusal = self._authenticator.refusal(message, datagram, fresh=True) or self._refusal(message)
+        if refusal is not None:
+            self._own_counts[refusal] += 1
             return
         match message:
             case Grant():
@@ -430,19 +425,19 @@ class Site:
             case Install():
                 self._take_formation(message, now)
             case CatchUp():
-                self._serve(message)
+                self._serve_history(message)
             case HistoryChunk():
-                self._take_past(message, now)
+                self._take_history(message, now)
             case LoopToken():
-                self._own_counts[self._loops.hear(message, now)] += 1
+                self._own_counts[self._loops.receive_token(message, now)] += 1
             case _:
                 raise Malformed("not for a site")
 
-    def _objection(self, message: MembershipMessage) -> str | None:
-        """Only reformation servers govern, and only the latest one that was heard of."""
+    def _refusal(self, message: MembershipMessage) -> str | None:
+        """Only reformation servers decide, and only those of the latest term."""
         if not isinstance(message, Grant | Fence | Install):
             return None
-        if message.sender not in self.post.reformers:
+        if message.sender not in self.config.reformers:
             return "not_a_reformer"
         if message.term < self._term:
             return "outdated"
@@ -455,10 +450,12 @@ class Site:
         if receiver is None or grant.loop or bound is None:
             self._own_counts["outdated"] += 1
             return
-        self._timekeeper.exchanged(asked_at=grant.asked_at, heard_at=grant.heard_at, bound=grant.clock_bound, now=now)
+        self._clock_estimator.exchanged(
+            asked_at=grant.asked_at, received_at=grant.received_at, bound=grant.clock_bound, now=now
+        )
         if grant.formation == receiver.formation.number and grant.lease_period:
-            doubt = max(bound - receiver.formation.timing.clock_error_max, 0)
-            until = grant.asked_at - doubt + grant.lease_period
+            excess = max(bound - receiver.formation.timing.clock_error_max, 0)
+            until = grant.asked_at - excess + grant.lease_period
             receiver.renew_lease(max(receiver.granted_until, until), now)
             self._own_counts["leases"] += 1
 
@@ -468,29 +465,29 @@ class Site:
             receiver.fence()
             self._prepared = None
             self._own_counts["fences"] += 1
-        self._standing_at = now
+        self._report_at = now
 
     def _take_formation(self, install: Install, now: Instant) -> None:
         formation = decode_formation(install.layout)
         if formation.number != install.formation:
-            raise Malformed("a formation under another number")
+            raise Malformed("formation with another number")
         if formation.loop:
             self._enter_loop(formation, now)
         elif install.final:
             self._enter(formation, now)
         else:
             self._prepare(formation)
-        self._standing_at = now
+        self._report_at = now
 
     def _prepare(self, formation: Formation) -> None:
-        """Be ready for a formation that takes over at a token to come: from there on, do nothing in the present one."""
+        """Prepare for a formation that takes over at a future token: take no turn from there on in the current one."""
         receiver = self.receiver
         if receiver is None or formation.number != receiver.formation.number + 1:
             return
         if receiver.fenced or receiver.reforming is not None:
             return
         if receiver.active and receiver.complete_through >= formation.first_token - 1:
-            return  # it is too late for that one
+            return  # too late
         self._prepared = formation
         receiver.hold_back_at(formation.first_token)
 
@@ -500,25 +497,25 @@ class Site:
             return
         receiver = self.receiver
         if receiver is None:
-            self._enter_anew(formation, now)
+            self._enter_first(formation, now)
             return
         if formation.number <= receiver.formation.number:
             return
-        active = formation.counts_on(self.me, self.incarnation)
-        if self._relieves(formation, receiver):
-            receiver.relieve(formation, now, active=active)
+        active = formation.has_member(self.me, self.incarnation)
+        if self._takes_over(formation, receiver):
+            receiver.take_over(formation, now, active=active)
         elif receiver.agrees_with(formation):
             receiver.install(formation, now, active=active)
         else:
-            self._take_back(formation.first_token - 1, formation)
+            self._roll_back(formation.first_token - 1, formation)
             return
         self._entered(formation)
 
-    def _relieves(self, formation: Formation, receiver: ReconfigurableReceiver) -> bool:
-        """Whether it takes over from the present one in its course.
+    def _takes_over(self, formation: Formation, receiver: ReconfigurableReceiver) -> bool:
+        """Whether a formation is a planned change that takes over from the current one at a future token.
 
-        A site that has stopped in the present one has stopped in this one, too, and says so: what it does not help to
-        complete would never come to where this one begins.
+        A site that has stopped in the current one has stopped in this one, too, and reports it: without its turns the
+        order would never reach the first token of this formation.
         """
         return (
             formation.first_sequence == 0
@@ -526,28 +523,28 @@ class Site:
             and formation.first_token > max(receiver.complete_through, receiver.formation.first_token)
         )
 
-    def _enter_anew(self, formation: Formation, now: Instant) -> None:
-        """The first formation since the site was born, or since it had to take something back."""
-        if self._past.number < formation.number and self._past.token >= formation.first_token:
-            self._take_back(formation.first_token - 1, formation)
+    def _enter_first(self, formation: Formation, now: Instant) -> None:
+        """Enter the first formation since the site started, or since a rollback."""
+        if self._recovered.number < formation.number and self._recovered.token >= formation.first_token:
+            self._roll_back(formation.first_token - 1, formation)
             return
         self.receiver = ReconfigurableReceiver(
             me=self.me,
             formation=formation,
             keys=self._keys,
             born_at=now,
-            stripe=self.post.stripe,
-            datagram_max=self.post.datagram_max,
+            stripe=self.config.stripe,
+            datagram_max=self.config.datagram_max,
             clock_bound=self.clock_bound,
             observe=self._observe,
             tracer=self._tracer,
-            past=self._past,
-            active=formation.counts_on(self.me, self.incarnation),
+            recovered=self._recovered,
+            active=formation.has_member(self.me, self.incarnation),
             authenticator=self._authenticator,
         )
-        for ordered in self._reclaimed:
-            self.receiver.reclaim(ordered)
-        self._reclaimed.clear()
+        for ordered in self._unreleased:
+            self.receiver.restore_unreleased(ordered)
+        self._unreleased.clear()
         self.receiver.pass_empty_tokens(now)
         self._entered(formation)
 
@@ -562,15 +559,15 @@ class Site:
                 f"{len(formation.members)} members {formation.members}, here as {role}"
             )
         )
-        self._find_parent()
+        self._connect_parent()
 
-    def _take_back(self, token: int, formation: Formation) -> None:
-        """The others went on without what this site has beyond `token`: it goes, from the journal and from memory."""
+    def _roll_back(self, token: int, formation: Formation) -> None:
+        """The others continued without what this site has beyond `token`: drop it from journal and memory."""
         if self.receiver is not None:
             self._effects += self.receiver.drain()
-            self._effects.append(Notice(f"taking back tokens {token + 1} to {self.complete_through}"))
+            self._effects.append(Notice(f"rolling back tokens {token + 1} to {self.complete_through}"))
             self.receiver = None
-        self._learner.reader.stop()
+        self._catch_up_client.reader.stop()
         self._busy_with_journal = True
         self._pending = formation
         self._own_counts["taken_back"] += 1
@@ -580,12 +577,12 @@ class Site:
 
     def _enter_loop(self, formation: Formation, now: Instant) -> None:
         self._effects += self._loops.enter(formation, self.incarnation)
-        self._find_parent()
+        self._connect_parent()
         self._pass_loop_tokens(now)
 
-    def _find_parent(self) -> None:
+    def _connect_parent(self) -> None:
         if self.receiver is not None:
-            self._loops.connect(self.receiver, self.post.home)
+            self._loops.connect(self.receiver, self.config.home)
 
     def _pass_loop_tokens(self, now: Instant) -> None:
         suspicions = self._loops.suspicions()
@@ -593,35 +590,35 @@ class Site:
         self._own_counts["loop_tokens_sent"] += len(passed)
         self._effects += passed
         if self._loops.suspicions() > suspicions:
-            self._standing_at = now
+            self._report_at = now
         if self.receiver is not None:
             self.receiver.needed_after = self._loops.needed_after()
 
-    # The past.
+    # Catching up.
 
     def _follow_up(self, now: Instant) -> None:
-        """After anything happened: pass secondary tokens, report at once, catch up where the ring cannot help."""
+        """After every event: pass secondary tokens, report a failure at once, catch up if the ring cannot repair."""
         receiver = self.receiver
-        if self._loops.seats:
+        if self._loops.memberships:
             self._pass_loop_tokens(now)
         if receiver is None:
             return
         if receiver.reforming is not self._reported:
-            self._reported, self._standing_at = receiver.reforming, now
-        self._learner.follow(receiver, now)
+            self._reported, self._report_at = receiver.reforming, now
+        self._catch_up_client.follow(receiver, now)
 
-    def _serve(self, question: CatchUp) -> None:
-        reading = self._librarian.look_up(question) if self.receiver is not None else None
-        if reading is None:
+    def _serve_history(self, request: CatchUp) -> None:
+        fetch = self._catch_up_server.start_read(request) if self.receiver is not None else None
+        if fetch is None:
             self._own_counts["over_limit"] += 1
         else:
-            self._effects.append(reading)
+            self._effects.append(fetch)
 
-    def _take_past(self, past: HistoryChunk, now: Instant) -> None:
+    def _take_history(self, history: HistoryChunk, now: Instant) -> None:
         receiver = self.receiver
         if receiver is None:
             return
         try:
-            self._own_counts[self._learner.take(past, receiver, now)] += 1
+            self._own_counts[self._catch_up_client.take(history, receiver, now)] += 1
         except Disagreement as disagreement:
-            self._take_back(disagreement.token, receiver.formation)
+            self._roll_back(disagreement.token, receiver.formation)

@@ -1,4 +1,4 @@
-"""The source (S_P): numbers, seals and sends its messages until they are acknowledged, keeps them until settled."""
+"""The source (S_P): numbers, seals and sends messages until they are acknowledged, keeps them until settled."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ SENDERS_MAX: Final = 4 * MEMBERS_MAX  # sites whose replay windows a source keep
 
 
 class Source:
-    """One incarnation of one source. It trusts its own key and nothing else."""
+    """One incarnation of one source. It trusts only its own key."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Source:
         self.me = me
         self.incarnation = incarnation
         self.counts: Counter[str] = Counter()
-        self.forsaken = False  # the order has lost what was settled: nothing of this incarnation will ever follow it
+        self.must_restart = False  # a Break lost settled messages: this incarnation can never continue the order
         self._stripe = stripe
         self._effects: list[Effect] = []
-        self._name = range_key(me, incarnation)
+        self._range_key = range_key(me, incarnation)
         self._marker = Marker(keys.sources[me], stripe=stripe)
         self._authenticator = Authenticator(keys.sources[me])
         self._windows: dict[NodeId, ReplayWindow] = {}
@@ -71,64 +71,59 @@ class Source:
         )
 
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:
-        """Send these messages, in this order; how many were taken. A full queue takes fewer, or none."""
-        taken = 0 if self.forsaken else self._transmission.offer(messages)
+        """Send these messages, in this order. Returns how many were taken: fewer, or none, if the queue is full."""
+        taken = 0 if self.must_restart else self._transmission.offer(messages)
         self._pump(now)
         return taken
 
     def publish_records(self, records: bytes, record_size: int, now: Instant) -> int:
-        """Send back-to-back records of one size; how many were taken: all, or none when the queue is full."""
-        taken = 0 if self.forsaken else self._transmission.offer_records(records, record_size)
+        """Send back-to-back records of one size. Returns how many were taken: all, or none if the queue is full."""
+        taken = 0 if self.must_restart else self._transmission.offer_records(records, record_size)
         self._pump(now)
         return taken
 
     # The contract.
 
     def receive(self, datagram: bytes, now: Instant) -> None:
-        """Take one datagram: an acknowledgment, a hole, or progress."""
         try:
             self._receive(datagram, now)
         except Malformed:
             self.counts["malformed"] += 1
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        """Take what one turn brought."""
         for datagram in datagrams:
             self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
-        """Repeat what is overdue, ask what is settled, send what the pace held back."""
-        if self.forsaken:
+        if self.must_restart:
             return
         self._multicast(self._transmission.overdue(now), "resent")
         self._multicast(self._transmission.probe(now), "probes")
         self._pump(now)
 
     def deadline(self) -> Instant | None:
-        """The one timer."""
-        earliest = NEVER if self.forsaken else self._transmission.deadline()
+        earliest = NEVER if self.must_restart else self._transmission.deadline()
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
-        """Hand over the effects."""
         effects, self._effects = self._effects, []
         return effects
 
-    # What others may know.
+    # State.
 
     @property
     def acked_through(self) -> int:
-        """The highest number that has a place in the order."""
+        """The highest number in the order."""
         return self._transmission.acked_through
 
     @property
     def settled_through(self) -> int:
-        """The highest number up to which K + 1 sites are known to hold everything; it is forgotten here."""
+        """The highest number up to which K + 1 sites are known to hold everything."""
         return self._transmission.settled_through
 
     @property
     def next_number(self) -> int:
-        """The number that the next message, or fragment, will have."""
+        """The number of the next message or fragment."""
         return self._transmission.next_number
 
     @property
@@ -138,26 +133,26 @@ class Source:
 
     @property
     def in_flight(self) -> int:
-        """Blocks that are sent and not acknowledged."""
+        """Blocks sent and not acknowledged."""
         return self._transmission.in_flight
 
     @property
     def kept(self) -> int:
-        """Blocks that are acknowledged and not settled: fewer than K + 1 sites are known to hold them."""
+        """Blocks acknowledged and not settled: fewer than K + 1 sites are known to hold them."""
         return self._transmission.kept
 
     @property
     def idle(self) -> bool:
-        """Everything published is settled: K + 1 sites hold it, and it has its place in the order."""
+        """Whether everything published is settled: in the order, and held by K + 1 sites."""
         return self._transmission.idle
 
-    # Inside.
+    # Datagrams.
 
     def _receive(self, datagram: bytes, now: Instant) -> None:
         if is_block(datagram):
             raise Malformed("not for a source")
-        if kind_of(datagram) is Kind.ACK and self._name not in datagram:
-            self.counts["acks_of_others"] += 1  # nearly all are, where there are many sources: no need to read them
+        if kind_of(datagram) is Kind.ACK and self._range_key not in datagram:
+            self.counts["acks_of_others"] += 1  # nearly all, if there are many sources: not decoded
             return
         message = decode_control(datagram)
         if message.stripe != self._stripe:
@@ -166,13 +161,13 @@ class Source:
             case Ack():
                 outcome = self._receive_ack(message, now)
             case Hole() | Progress():
-                outcome = self._verdict(message.sender, datagram) or self._receive_word(message, now)
+                outcome = self._refusal(message.sender, datagram) or self._receive_hole_or_progress(message, now)
             case _:
                 raise Malformed("not for a source")
         self.counts[outcome] += 1
 
     def _receive_ack(self, ack: Ack, now: Instant) -> str:
-        """The ranges that name this incarnation, each proved under this source's own key: all of them, or none."""
+        """Use the ranges of this incarnation, if the marks of all of them are correct."""
         sequence, through = ack.sequence, 0
         for named, mark in zip(ack.ranges, ack.marks, strict=True):
             if (named.source, named.incarnation) == (self.me, self.incarnation):
@@ -185,11 +180,11 @@ class Source:
         if not self._transmission.enter(ack.formation, now):
             return "outdated"
         self._transmission.acknowledged(through, ack.token, now, behind=ack.behind)
-        self._transmission.heard(ack.token)
+        self._transmission.ack_received(ack.token)
         self._pump(now)
         return "acks"
 
-    def _verdict(self, sender: NodeId, datagram: bytes) -> str | None:
+    def _refusal(self, sender: NodeId, datagram: bytes) -> str | None:
         """Why a datagram must be ignored, or None."""
         if not self._authenticator.holds(datagram):
             return "forged"
@@ -199,7 +194,7 @@ class Source:
             return "replayed"
         return None
 
-    def _receive_word(self, message: Hole | Progress, now: Instant) -> str:
+    def _receive_hole_or_progress(self, message: Hole | Progress, now: Instant) -> str:
         concerned = message.missing[:2] if isinstance(message, Hole) else (self.me, message.incarnation)
         if concerned != (self.me, self.incarnation):
             return "other_incarnation"
@@ -209,28 +204,28 @@ class Source:
             self._multicast(self._transmission.missing(message.missing, now), "resent")
             return "holes"
         if self._transmission.is_contradicted(message.next, message.token):
-            self._forsake()
+            self._stop_for_good()
             return "progress"
-        # The site of that token may have been in an earlier formation: the ones that count come after it.
+        # That token may belong to an earlier formation: the tokens that prove settlement come after it.
         self._transmission.acknowledged(message.next - 1, message.token + 1, now, behind=False)
         self._transmission.settled(message.settled)
         self._pump(now)
         return "progress"
 
-    def _forsake(self) -> None:
-        if not self.forsaken:
-            self.forsaken = True
+    def _stop_for_good(self) -> None:
+        if not self.must_restart:
+            self.must_restart = True
             self._effects.append(
                 Notice(
-                    f"source {self.me} must begin again: the order has lost, by a Break, messages before number "
-                    f"{self._transmission.settled_through + 1} that were settled"
+                    f"source {self.me} must restart: a Break lost settled messages before number "
+                    f"{self._transmission.settled_through + 1}"
                 )
             )
 
     def _pump(self, now: Instant) -> None:
-        if self.forsaken:
+        if self.must_restart:
             return
-        self._multicast(self._transmission.cut(now), "blocks")
+        self._multicast(self._transmission.next_blocks(now), "blocks")
 
     def _multicast(self, datagrams: list[bytes], counted_as: str) -> None:
         if datagrams:

@@ -9,9 +9,9 @@ from typing import Final
 
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.spans import MessageAssembler
 from fairtape.simulation.facts import Facts, Releasing, Stream, Violation, Writing
 from fairtape.simulation.observer import Observer
-from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: a later release is late, even if its process was paused
@@ -90,7 +90,7 @@ class NoGapNoDuplicateNothingInvented(Checker):
         self._append_next = dict.fromkeys(facts.formation.members, first)
         self._release_next = dict.fromkeys(facts.formation.members, first)
         self._readers: dict[tuple[NodeId, int], Iterator[bytes]] = {}
-        self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
+        self._assembler = MessageAssembler()
 
     def placed(self, ordered: Ordered) -> None:
         """Published, each message of it, and in the numbers that it claims."""
@@ -136,20 +136,12 @@ class NoGapNoDuplicateNothingInvented(Checker):
         reader = self._readers.get(key)
         if reader is None:
             reader = self._readers[key] = iter(self.facts.published.get(key, ()))
-        fragments = span.fragments or (False,) * len(span.bodies)
         try:
-            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                for message in self._messages(key, body, count, fragment=fragment):
-                    if next(reader, None) != message:
-                        self.violated(None, f"Msg({token}) holds a message that {key} did not publish at that place")
+            for _, message in self._assembler.messages(span):
+                if next(reader, None) != message:
+                    self.violated(None, f"Msg({token}) holds a message that {key} did not publish at that place")
         except Malformed as fault:
             self.violated(None, f"Msg({token}) holds a body of {key} that cannot be read: {fault}")
-
-    def _messages(self, key: tuple[NodeId, int], body: bytes, count: int, *, fragment: bool) -> list[bytes]:
-        if not fragment:
-            return unpack_messages(body, count)
-        whole = self._assemblers.setdefault(key, Assembler()).add(body)
-        return [] if whole is None else [whole]
 
 
 class SourceOrder(Checker):

@@ -298,7 +298,7 @@ class Telling(Observer):
             return self._chance.choice(self._script.sites)
         assert leader is not None
         if word == "leader":
-            return leader.bench.me
+            return leader.config.me
         formation = leader.primary.formation
         assert formation is not None
         following = formation.current(self._realm.world.now) + 1

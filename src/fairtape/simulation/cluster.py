@@ -225,7 +225,7 @@ class Cluster:
         box = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )
-        datagram = box.govern(OperatorCommand(0, 0, OPERATOR, verb, site))
+        datagram = box.for_membership(OperatorCommand(0, 0, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
 
@@ -262,7 +262,7 @@ class Cluster:
             post,
             keys=self._keys,
             born_at=self._born_at(node),
-            past=self.shelves[node].truncate_after(1 << 62),
+            recovered=self.shelves[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             tracer=Tracer(),
         )

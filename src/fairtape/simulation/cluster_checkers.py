@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, Duration, Instant
+from fairtape.core.spans import MessageAssembler
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
@@ -18,7 +19,6 @@ from fairtape.simulation.clocks import WanderingClock
 from fairtape.simulation.cluster import Cluster, Stream
 from fairtape.simulation.facts import Violation
 from fairtape.simulation.observer import Observer
-from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
 Identity = tuple[NodeId, int, int]
@@ -168,7 +168,7 @@ class ClusterCheckers(Observer):
         for node in realm.plan.reformers:
             server = realm.world.machine(node)
             assert isinstance(server, Reformer)
-            for ruling in server.primary.rulings:
+            for ruling in server.primary.decisions:
                 if ruling.formation.first_sequence and ruling.formation.number > 1:
                     yield "reform", ruling.decided_at - ruling.began_at
                     began = [self._crashed_at[site] for site in ruling.silent if site in self._crashed_at]
@@ -210,7 +210,7 @@ class ClusterCheckers(Observer):
     def _check_sources(self, entries: list[Ordered]) -> None:
         streams: dict[Stream, int] = {}
         texts: dict[Stream, list[bytes]] = defaultdict(list)
-        assemblers: dict[Stream, Assembler] = {}
+        assembler = MessageAssembler()
         sequence = 1
         for entry in entries:
             for span in entry.spans:
@@ -221,7 +221,7 @@ class ClusterCheckers(Observer):
                     self._violated("SourceOrder", None, f"{stream} goes on with {span.first}")
                 streams[stream] = span.first + span.count
                 sequence += span.count
-                texts[stream] += _messages(span, assemblers.setdefault(stream, Assembler()))
+                texts[stream] += [message for _, message in assembler.messages(span)]
         for stream, said in texts.items():
             if said != self._realm.published[stream][: len(said)]:
                 self._violated("NothingInvented", None, f"{stream} never said that")
@@ -258,15 +258,3 @@ class ClusterCheckers(Observer):
 
     def _violated(self, guarantee: str, node: NodeId | None, text: str) -> None:
         raise Violation(guarantee, node, self._realm.world.now, text)
-
-
-def _messages(span: Span, assembler: Assembler) -> Iterator[bytes]:
-    """The messages of a span; a long one with its last fragment."""
-    fragments = span.fragments or (False,) * len(span.bodies)
-    for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-        if fragment:
-            whole = assembler.add(body)
-            if whole is not None:
-                yield whole
-        else:
-            yield from unpack_messages(body, count)

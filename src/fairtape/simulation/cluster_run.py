@@ -115,7 +115,7 @@ class ClusterRun:
     def _look_after(self) -> None:
         """An operator who reads the log, sees that everybody is back, and says: go on, and let everybody in."""
         for node in self.realm.plan.sources:
-            if self.realm.source(node).forsaken:
+            if self.realm.source(node).must_restart:
                 self.realm.world.restart(node, self.realm.reborn(node))
         leader = self.realm.leader()
         if leader is None:
@@ -170,7 +170,7 @@ def _why_absent(realm: Cluster, node: NodeId, formation: Formation) -> str | Non
         return f"site {node} is not in formation {formation.number}"
     if home == 0 and site.membership_state is not MembershipState.MEMBER:
         return f"site {node} is {site.membership_state.name}, not a member"
-    if home and home not in site.subloops and node not in formation.members:
+    if home and home not in site.secondary_loops and node not in formation.members:
         return f"site {node} is not in its loop {home}"
     return None
 

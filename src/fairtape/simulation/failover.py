@@ -165,7 +165,7 @@ class Failover(Observer):
         """When it should have been noticed, and when the survivors should have gone on."""
         leader = self.realm.leader()
         assert leader is not None
-        ruling = next((each for each in leader.primary.rulings if each.formation.number == self._awaited), None)
+        ruling = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
         if ruling is None:
             raise Violation("ReformedInTime", None, self.realm.world.now, "there is no formation without the dead")
         missing = [member for member in ruling.formation.members if member not in self._entered]

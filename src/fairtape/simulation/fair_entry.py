@@ -25,6 +25,7 @@ from typing import Final
 from fairtape.core.effects import Channel, Effect, Ordered, Release, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
+from fairtape.core.spans import messages
 from fairtape.core.timing import PROFILES
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
@@ -33,7 +34,6 @@ from fairtape.simulation.cities import CITIES, City, faults_between, round_trip
 from fairtape.simulation.clocks import SimulatedClock, wandering
 from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import EPOCH, World
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -213,10 +213,9 @@ class Races(Observer):
         if node != 1:
             return
         for span in ordered.spans:
-            for body, count in zip(span.bodies, span.counts, strict=True):
-                for payload in unpack_messages(body, count):
-                    race = int.from_bytes(payload)
-                    self._portal.setdefault(race, (span.source - FIRST_GATEWAY, ordered.acknowledged_at))
+            for _, payload in messages(span):
+                race = int.from_bytes(payload)
+                self._portal.setdefault(race, (span.source - FIRST_GATEWAY, ordered.acknowledged_at))
 
     def _way(self, name: str, firsts: Sequence[tuple[int, Instant] | None]) -> EntryPath:
         counts, delays = [0] * len(self._cities), []

@@ -124,7 +124,7 @@ class FloorReplicas(Observer):
         """A reformation server says something: perhaps that it has made a formation, and without whom."""
         server = self._realm.world.machine(node)
         if isinstance(server, Reformer):
-            for ruling in server.primary.rulings:
+            for ruling in server.primary.decisions:
                 self._formations[ruling.formation.number] = ruling.formation
                 self._silent[ruling.formation.number] = ruling.silent
 

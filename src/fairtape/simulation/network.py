@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, Duration
-from fairtape.core.link_faults import LinkFaults, fates
+from fairtape.core.link_faults import LinkFaults, arrival_delays
 from fairtape.simulation.datagram_summary import DatagramSummary, summarize_datagram
 from fairtape.wire.frames import Kind, NodeId
 
@@ -188,7 +188,7 @@ class Network:
     def _cross(self, link: Link, datagram: bytes, link_faults: LinkFaults) -> None:
         if (link.cuts or link.clogs or self.rules) and self._hinders(link, datagram):
             return
-        arrivals = fates(link_faults, self._chance)
+        arrivals = arrival_delays(link_faults, self._chance)
         if self.watch is not None:
             for delay in arrivals or (None,):
                 self.watch(link.origin, link.to, datagram, delay)

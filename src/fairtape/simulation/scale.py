@@ -280,7 +280,7 @@ class ScaledLoops:
         """A site asks for repairs in the highest loop that it belongs to. Only those who are asked need a journal."""
         primary, home = self._formations[0], formations[0]
         post = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
-        site = Site(post, keys=self._keys, born_at=EPOCH, past=Recovered.nothing())
+        site = Site(post, keys=self._keys, born_at=EPOCH, recovered=Recovered.nothing())
         shelf = SimulatedJournal() if len(formations) > 1 or home is primary else None
         self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), shelf=shelf)
         for formation in dict.fromkeys((primary, *formations)):
@@ -289,7 +289,7 @@ class ScaledLoops:
         self._tell(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
 
     def _tell(self, node: NodeId, message: MembershipMessage) -> None:
-        self.world.inject(node, self._authenticator.govern(message))
+        self.world.inject(node, self._authenticator.for_membership(message))
 
     def _publish(self, source: Source, message: bytes) -> None:
         def offer(now: Instant) -> None:

@@ -1,8 +1,8 @@
-"""The frames of the core: one versioned header, strict bounds on every field, values on the other side.
+"""The frames of the ring: one versioned header, strict bounds on every field.
 
 Every datagram begins with the same sixteen bytes: magic, version, kind, flags, stripe, count, formation, sender.
-`decode_*` raise `Malformed` for anything that a correct node would not have sent; nothing else ever escapes. The
-layout is normative in PROTOCOL.md.
+`decode_*` raise `Malformed`, and nothing else, for anything that a correct node would not have sent. PROTOCOL.md
+defines the layouts.
 """
 
 import struct
@@ -17,13 +17,13 @@ MAGIC: Final = 0xFA
 VERSION: Final = 1
 
 NODE_MAX: Final = (1 << 32) - 1
-NUMBER_MAX: Final = (1 << 63) - 1  # of messages, sequence numbers and tokens: they fit a signed column everywhere
+NUMBER_MAX: Final = (1 << 63) - 1  # message numbers, sequence numbers and tokens fit signed 64-bit columns
 STRIPE_MAX: Final = (1 << 16) - 1
 FORMATION_MAX: Final = (1 << 32) - 1
 COUNT_MAX: Final = (1 << 16) - 1
-DATAGRAM_MAX: Final = 1_400  # default: fits a 1,500-byte path with room for tunnels
+DATAGRAM_MAX: Final = 1_400  # default: fits a 1,500-byte path MTU, with a margin for tunnels
 DATAGRAM_MIN: Final = 256
-DATAGRAM_LIMIT: Final = 65_507  # what UDP over IPv4 can carry at all
+DATAGRAM_LIMIT: Final = 65_507  # the largest UDP payload over IPv4
 ACK_PARTS_MAX: Final = 64
 RANGE_COUNT_MAX: Final = (1 << 32) - 1
 TAG_SIZE: Final = 16
@@ -43,30 +43,30 @@ CONTROL_SIZE: Final = HEADER.size + _SERIAL.size  # before the body of every con
 
 
 class Kind(IntEnum):
-    """What a datagram is. BLOCK comes from a source; all others are control."""
+    """The kind of a datagram. Sources send BLOCK; all others are control datagrams."""
 
     BLOCK = 1  # source -> sites: sealed messages
-    ACK = 2  # token site -> everyone: Ack(e)
-    REQUEST = 3  # site -> site: send me these acknowledgments and messages
+    ACK = 2  # token site -> all: Ack(e)
+    REQUEST = 3  # site -> site: resend these acknowledgments and messages
     HOLE = 4  # token site -> source: these numbers are missing here
-    PROGRESS = 5  # token site -> source: you are acknowledged up to here
-    TOKEN_ACK = 6  # RMP only, site -> site: I have the token and nothing to acknowledge
-    # The following are in fairtape.wire.membership.
-    STANDING = 7  # site -> reformation server: how I stand, and a lease, please
+    PROGRESS = 5  # token site -> source: everything below this number is acknowledged
+    TOKEN_ACK = 6  # RMP only, site -> site: has the token and nothing to acknowledge
+    # Encoded in fairtape.wire.membership:
+    SITE_REPORT = 7  # site -> reformation server: state and position; requests a lease
     GRANT = 8  # reformation server -> site: a lease
-    FENCE = 9  # reformation server -> member: do nothing more in this formation
+    FENCE = 9  # reformation server -> member: stop working in this formation
     INSTALL = 10  # reformation server -> site: a formation
-    CATCH_UP = 11  # site -> site: what follows this token?
-    PAST = 12  # site -> site: a piece of what follows
-    LOOP_TOKEN = 13  # site -> secondary loop: I hold everything up to this token
-    ORDER = 14  # operator -> reformation server
+    CATCH_UP = 11  # site -> site: send the journal entries after this token
+    HISTORY_CHUNK = 12  # site -> site: a part of such an entry
+    LOOP_TOKEN = 13  # site -> secondary loop: holds everything up to this token
+    OPERATOR_COMMAND = 14  # operator -> reformation server
 
 
 class Flag(IntEnum):
     """Bits of the header's flags."""
 
-    FRAGMENT = 1  # BLOCK: the body is one fragment of a message longer than a block
-    BEHIND = 2  # ACK: the token is behind its schedule; sources shall send less
+    FRAGMENT = 1  # BLOCK: the body is a fragment of a message longer than a block
+    BEHIND = 2  # ACK: the token is behind schedule; sources must slow down
 
 
 _BLOCK_FLAGS: Final = int(Flag.FRAGMENT)
@@ -75,16 +75,16 @@ BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
 
 
 class Malformed(ValueError):
-    """Bytes that no correct node sends. Counted and dropped at the border; changes nothing."""
+    """Bytes that no correct node sends. Receivers count and drop them."""
 
 
 class Range(NamedTuple):
-    """Messages first … first + count - 1 of one incarnation of one source. A tuple: every Ack makes some."""
+    """Messages first … first + count - 1 of one incarnation of one source. A tuple, because every Ack creates some."""
 
     source: NodeId
     incarnation: int
     first: int
-    count: int  # type: ignore[assignment]  # nobody wants to count the fields of a range
+    count: int  # type: ignore[assignment]  # shadows tuple.count
 
     @property
     def end(self) -> int:
@@ -93,37 +93,37 @@ class Range(NamedTuple):
 
 
 class BlockFrame(NamedTuple):
-    """The clear part of a source block; the body is sealed. A tuple: one is made for every datagram."""
+    """The clear header of a source block; the body is sealed. A tuple, because every datagram creates one."""
 
     flags: int
     stripe: int
     source: NodeId
     incarnation: int
     first: int
-    count: int  # type: ignore[assignment]  # nobody wants to count the fields of a header
+    count: int  # type: ignore[assignment]  # shadows tuple.count
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """One part of Ack(e): ranges, contiguous per source, to which consecutive sequence numbers are assigned."""
+    """One part of Ack(e): ranges, contiguous per source, that get consecutive sequence numbers."""
 
     stripe: int
     formation: int
     sender: NodeId
     token: int  # e
-    sequence: int  # the number that the first message of this part receives
+    sequence: int  # of the first message of this part
     sent_at: int
     clock_bound: int
     part: int
     parts: int
     ranges: tuple[Range, ...]
-    marks: tuple[bytes, ...] = ()  # one per range: proof to that source, under its own key
-    behind: bool = False  # the token is behind its schedule by more than T_R
+    marks: tuple[bytes, ...] = ()  # one per range: a proof for that source, under its key
+    behind: bool = False  # the token is behind schedule by more than T_R
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Combined requests of one site to one other: whole acknowledgments and ranges of messages."""
+    """Combined requests of one site to another: acknowledgments and ranges of messages."""
 
     stripe: int
     formation: int
@@ -134,7 +134,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A token site tells a source which of its numbers are missing."""
+    """Token site to source: these message numbers are missing."""
 
     stripe: int
     formation: int
@@ -144,9 +144,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A token site tells a source that everything below `next` has been acknowledged, by `token` at the latest.
+    """Token site to source: everything below `next` is acknowledged, by `token` at the latest.
 
-    Everything below `settled` is held by K + 1 sites: the source may forget it.
+    K + 1 sites hold everything below `settled`: the source may forget it.
     """
 
     stripe: int
@@ -160,7 +160,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class TokenAck:
-    """RMP: the token passed by Ack(token) has been taken up."""
+    """RMP: the token passed by Ack(token) has been accepted."""
 
     stripe: int
     formation: int
@@ -172,14 +172,14 @@ Control: TypeAlias = Ack | Request | Hole | Progress | TokenAck
 
 
 def is_block(datagram: bytes) -> bool:
-    """Whether this is a source block, as nearly all datagrams are."""
+    """Whether this is a source block. Cheap, because nearly all datagrams are."""
     return datagram[:3] == BLOCK_PREFIX
 
 
 def kind_of(datagram: bytes) -> Kind:
-    """The kind, once magic, version, flags and the least possible size have been checked."""
+    """The kind, after checks of magic, version, flags and minimum size."""
     if len(datagram) < HEADER.size + TAG_SIZE:
-        raise Malformed("shorter than a header and a tag")
+        raise Malformed("shorter than header and tag")
     if datagram[0] != MAGIC or datagram[1] != VERSION:
         raise Malformed("not a fairtape datagram of this version")
     try:
@@ -192,25 +192,25 @@ def kind_of(datagram: bytes) -> Kind:
 
 
 _unpack_block: Final = BLOCK_HEADER.unpack_from
-_block_frame: Final = partial(tuple.__new__, BlockFrame)  # what BlockFrame(...) does, without its detour
+_block_frame: Final = partial(tuple.__new__, BlockFrame)  # faster than BlockFrame(...)
 
 
 def decode_block(datagram: bytes) -> BlockFrame:
-    """The clear header of a source block. The seal is checked elsewhere, after the cheap checks."""
+    """The clear header of a source block. The caller checks the seal, after the cheap checks."""
     if len(datagram) <= BLOCK_HEADER.size + TAG_SIZE:
-        raise Malformed("a block without a body")
+        raise Malformed("block without a body")
     _, _, _, flags, stripe, count, formation, source, incarnation, first = _unpack_block(datagram)
     if flags > _BLOCK_FLAGS or formation:
-        raise Malformed("a flag or a formation where none belongs")
+        raise Malformed("block with an unknown flag or a formation")
     if not count or not 0 < first <= NUMBER_MAX - count or incarnation > NUMBER_MAX:
         raise Malformed("block numbers out of bounds")
     if flags and count != 1:
-        raise Malformed("a fragment counts as one")
+        raise Malformed("fragment with a count other than 1")
     return _block_frame((flags, stripe, source, incarnation, first, count))
 
 
 def encode_block_header(flags: int, stripe: int, source: NodeId, incarnation: int, first: int, count: int) -> bytes:
-    """A block belongs to its source's numbering, not to a formation: that field is 0, so a resend is the same bytes."""
+    """The formation field of a block is 0, so a retransmission in a later formation has the same bytes."""
     return BLOCK_HEADER.pack(MAGIC, VERSION, Kind.BLOCK, flags, stripe, count, 0, source, incarnation, first)
 
 
@@ -221,7 +221,7 @@ def _control_header(kind: Kind, message: Control, serial: int) -> bytes:
 
 
 def range_key(source: NodeId, incarnation: int) -> bytes:
-    """How every range of this stream begins: where these bytes are missing, the stream is not named."""
+    """The first bytes of every range of this stream. A datagram without them does not name the stream."""
     return _STREAM.pack(source, incarnation)
 
 
@@ -261,28 +261,28 @@ def encode_control(message: Control, serial: int) -> bytes:
 
 
 def ack_ranges_max(datagram_max: int) -> int:
-    """How many ranges one part of an acknowledgment can name."""
+    """The number of ranges that fit one part of an acknowledgment."""
     return (datagram_max - CONTROL_SIZE - _ACK.size - TAG_SIZE) // _ACK_RANGE.size
 
 
 def request_items_max(datagram_max: int) -> int:
-    """How many tokens and ranges together one request can always name."""
+    """The number of tokens and ranges together that always fit one request."""
     return (datagram_max - CONTROL_SIZE - _COUNTS.size - TAG_SIZE) // _RANGE.size
 
 
 def serial_of(datagram: bytes) -> int:
-    """The serial number of a control datagram that has been decoded."""
+    """The serial number of a decoded control datagram."""
     serial: int = _SERIAL.unpack_from(datagram, HEADER.size)[0]
     return serial
 
 
 def decode_control(datagram: bytes) -> Control:
-    """The value of a control datagram whose kind has been checked; the authenticator is checked by the caller."""
+    """Decode a control datagram whose kind has been checked. The caller checks the authenticator."""
     _, _, kind, flags, stripe, count, formation, sender = HEADER.unpack_from(datagram)
     if len(datagram) < CONTROL_SIZE + TAG_SIZE:
-        raise Malformed("a control datagram without a serial")
+        raise Malformed("control datagram without a serial")
     if count:
-        raise Malformed("a count where none belongs")
+        raise Malformed("control datagram with a count")
     if serial_of(datagram) > NUMBER_MAX:
         raise Malformed("serial out of bounds")
     body = datagram[CONTROL_SIZE:-TAG_SIZE]
@@ -312,15 +312,15 @@ def _check_numbers(*numbers: int) -> None:
 
 
 def _check_ordinals(*ordinals: int) -> None:
-    """Messages, sequence numbers and tokens are counted from 1."""
+    """Message numbers, sequence numbers and tokens start at 1."""
     if min(ordinals) == 0:
-        raise Malformed("counting begins with 1")
+        raise Malformed("number 0; numbers start at 1")
     _check_numbers(*ordinals)
 
 
 def _checked_range(source: int, incarnation: int, first: int, count: int) -> Range:
     if not count or not first:
-        raise Malformed("an empty range")
+        raise Malformed("empty range")
     if incarnation > NUMBER_MAX or first + count > NUMBER_MAX:
         raise Malformed("number out of bounds")
     return Range(source, incarnation, first, count)
@@ -331,7 +331,7 @@ def _decode_progress(body: bytes, stripe: int, formation: int, sender: NodeId) -
     _check_ordinals(following, settled)
     _check_numbers(incarnation, token)
     if settled > following:
-        raise Malformed("settled before it was acknowledged")
+        raise Malformed("settled beyond acknowledged")
     return Progress(stripe, formation, sender, incarnation, following, token, settled)
 
 
@@ -342,7 +342,7 @@ def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, beh
     if not part < parts <= ACK_PARTS_MAX:
         raise Malformed("parts out of bounds")
     if len(body) != _ACK.size + count * _ACK_RANGE.size:
-        raise Malformed("as many ranges as announced")
+        raise Malformed("body length differs from its range count")
     ranges = []
     marks = []
     for source, incarnation, first, length, mark in _ACK_RANGE.iter_unpack(body[_ACK.size :]):
@@ -357,9 +357,9 @@ def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) ->
     token_count, range_count = _COUNTS.unpack_from(body)
     middle = _COUNTS.size + token_count * _TOKEN.size
     if len(body) != middle + range_count * _RANGE.size:
-        raise Malformed("as many tokens and ranges as announced")
+        raise Malformed("body length differs from its token and range counts")
     if token_count + range_count == 0:
-        raise Malformed("a request for nothing")
+        raise Malformed("empty request")
     tokens = tuple(token for (token,) in _TOKEN.iter_unpack(body[_COUNTS.size : middle]))
     _check_ordinals(1, *tokens)
     ranges = tuple(_checked_range(*parts) for parts in _RANGE.iter_unpack(body[middle:]))

@@ -1,7 +1,7 @@
-"""The frames between sites and reformation servers, and of catching up: control datagrams like those of `frames`.
+"""The frames of membership and of catching up: control datagrams like those of `frames`.
 
-A site says how it stands; a reformation server (X_R) grants leases, fences, and installs formations; a site that missed
-more than the ring repairs is sent the past by another. The layout is normative in PROTOCOL.md.
+Sites report their state; a reformation server (X_R) grants leases, fences members and installs formations. A site that
+missed more than the ring can repair reads another site's journal. PROTOCOL.md defines the layouts.
 """
 
 import struct
@@ -24,88 +24,88 @@ from fairtape.wire.frames import (
     serial_of,
 )
 
-LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation: an Install always fits a datagram
-CHUNKS_MAX: Final = 1 << 20  # of one entry of the past
+LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
+CHUNKS_MAX: Final = 1 << 20  # of one journal entry
 
-_STANDING: Final = struct.Struct(">HBBIIQQQQQQIQB")
+_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQB")
 _GRANT: Final = struct.Struct(">HQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QB")
 _CATCH_UP: Final = struct.Struct(">QIH")
-PLACE: Final = struct.Struct(">IQ")  # a formation and a token
-_PAST: Final = struct.Struct(">QQQIIII")
+POSITION: Final = struct.Struct(">IQ")  # a formation and a token
+_HISTORY_CHUNK: Final = struct.Struct(">QQQIIII")
 _LOOP_TOKEN: Final = struct.Struct(">HQ")
-_ORDER: Final = struct.Struct(">BI")
+_OPERATOR_COMMAND: Final = struct.Struct(">BI")
 
 
 class MembershipState(IntEnum):
-    """What a site does in its latest formation."""
+    """The state of a site in its latest formation."""
 
-    OBSERVER = 0  # follows the order, takes no turn: not a member, or not yet
+    OBSERVER = 0  # follows the order and takes no turns: not a member, or not yet
     MEMBER = 1  # takes its turns
-    FENCED = 2  # was a member, and does nothing more in this formation
-    RESTARTED = 3  # was a member, and has only what its journal proves
-    NEWBORN = 4  # has not entered any formation since it started
+    FENCED = 2  # a member that has stopped working in this formation
+    RESTARTED = 3  # a member that lost its memory; its journal proves what it holds
+    NEWBORN = 4  # has entered no formation since it started
 
 
 class MembershipRequest(IntEnum):
-    """What a site wants of the reformation server."""
+    """What a site requests of the reformation server."""
 
     NOTHING = 0
     JOIN = 1
-    WITHDRAW = 2  # its clock is not good enough
+    WITHDRAW = 2  # its clock error is too large
 
 
 class OperatorVerb(IntEnum):
-    """What an operator orders."""
+    """The commands of an operator."""
 
-    RETIRE = 1  # take this site out of its loop, and keep it out
-    ADMIT = 2  # let it in again
-    RESUME = 3  # go on after a halt, with a Break in the sequence
-    PLAN = 4  # let the stripe plan that is named in the place of a site come into force
+    RETIRE = 1  # remove this site from its loop and keep it out
+    ADMIT = 2  # allow it to join again
+    RESUME = 3  # continue after a halt, with a Break in the order
+    PLAN = 4  # activate the stripe plan whose name is in the site field
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """Site to X_R: how it stands in one loop. Asks for a lease; carries a suspicion where there is one."""
+    """Site to X_R: its state in one loop. Requests a lease, and names a suspect if there is one."""
 
     stripe: int
-    formation: int  # the latest that it knows; 0: none
+    formation: int  # the latest one it knows; 0: none
     sender: NodeId
     loop: int
     membership_state: MembershipState
     request: MembershipRequest
-    prepared: int  # the formation that it is prepared to enter; 0: none
-    incarnation: int  # another one each time the site starts
-    asked_at: int  # by its own clock
+    prepared: int  # the formation it is prepared to enter; 0: none
+    incarnation: int  # changes each time the site starts
+    asked_at: int  # by the site's clock
     clock_bound: int
     complete_through: int  # token
-    sequence: int  # the number after the last message that it holds in order
+    sequence: int  # the number after the last message it holds in order
     settled_through: int  # token: K + 1 sites hold everything up to it
-    late: int  # messages released late since it was born
+    late: int  # messages released late since it started
     suspect: NodeId
-    suspect_token: int  # 0: it suspects nobody
+    suspect_token: int  # 0: no suspect
     reason: int
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """X_R to site: a lease, counted from the moment at which the site asked for it."""
+    """X_R to site: a lease. It starts at the time of the site's report, `asked_at`."""
 
     stripe: int
     formation: int
     sender: NodeId
     loop: int
     term: int
-    asked_at: int  # as the site said
-    heard_at: int  # by the clock of X_R
+    asked_at: int  # copied from the report
+    received_at: int  # by the clock of X_R
     clock_bound: int  # of X_R
     lease_period: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """X_R to member: do nothing more in this formation, and say how you stand."""
+    """X_R to member: stop working in this formation and report."""
 
     stripe: int
     formation: int
@@ -116,7 +116,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """X_R to site: a formation. One that is not `final` is a proposal: be prepared for it."""
+    """X_R to site: a formation. If not `final`, it is a proposal to prepare for."""
 
     stripe: int
     formation: int
@@ -128,31 +128,31 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Site to site: send me what follows this position, from this chunk of the next entry on."""
+    """Site to site: send the entries after this position, starting at this chunk of the next entry."""
 
     stripe: int
-    formation: int  # the last one that the asking site's journal notes
+    formation: int  # the last one in the requester's journal
     sender: NodeId
-    token: int  # the last one that it has in order
+    token: int  # the last one the requester has in order
     chunk: int
     chunks_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryChunk:
-    """Site to site: one chunk of the entry that follows a position; or, without data, that there is none yet."""
+    """Site to site: one chunk of the entry after a position, or without chunks: there is no such entry yet."""
 
     stripe: int
     formation: int
     sender: NodeId
     after: int  # token: with the formation, the position
-    complete_through: int  # token: the sender's own
+    complete_through: int  # token: of the sender
     settled_through: int
-    known: int  # the latest formation that the sender is in agreement with; 0: none
+    known: int  # the latest formation that the sender agrees with; 0: none
     chunk: int
     chunks: int  # 0: nothing follows up to `complete_through`
-    data: bytes  # where nothing follows: the place of the sender's own last entry, or nothing
-    check: int = 0  # CRC-32 of the whole entry: two that follow one position, before and after a Break, never mix
+    data: bytes  # if nothing follows: the position of the sender's last entry, or empty
+    check: int = 0  # CRC-32 of the entry: after a Break, two entries may follow one position
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,18 +182,26 @@ MembershipMessage: TypeAlias = (
 )
 
 KINDS: Final = frozenset(
-    (Kind.STANDING, Kind.GRANT, Kind.FENCE, Kind.INSTALL, Kind.CATCH_UP, Kind.PAST, Kind.LOOP_TOKEN, Kind.ORDER)
+    (
+        Kind.SITE_REPORT,
+        Kind.GRANT,
+        Kind.FENCE,
+        Kind.INSTALL,
+        Kind.CATCH_UP,
+        Kind.HISTORY_CHUNK,
+        Kind.LOOP_TOKEN,
+        Kind.OPERATOR_COMMAND,
+    )
 )
 
 
 def is_membership(datagram: bytes) -> bool:
-    """Whether this may be one of these frames."""
     return len(datagram) > 2 and datagram[2] in KINDS
 
 
 def chunk_size(datagram_max: int) -> int:
-    """How much of the past one datagram carries."""
-    return datagram_max - CONTROL_SIZE - _PAST.size - TAG_SIZE
+    """The bytes of an entry that one datagram carries."""
+    return datagram_max - CONTROL_SIZE - _HISTORY_CHUNK.size - TAG_SIZE
 
 
 def encode_membership(message: MembershipMessage, serial: int) -> bytes:
@@ -206,14 +214,14 @@ def encode_membership(message: MembershipMessage, serial: int) -> bytes:
 def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
     match message:
         case SiteReport():
-            return Kind.STANDING, _STANDING.pack(
+            return Kind.SITE_REPORT, _SITE_REPORT.pack(
                 message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
                 message.asked_at, message.clock_bound, message.complete_through, message.sequence,
                 message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(
-                message.loop, message.term, message.asked_at, message.heard_at, message.clock_bound,
+                message.loop, message.term, message.asked_at, message.received_at, message.clock_bound,
                 message.lease_period,
             )  # fmt: skip
         case Fence():
@@ -223,7 +231,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
         case CatchUp():
             return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
         case HistoryChunk():
-            return Kind.PAST, _PAST.pack(
+            return Kind.HISTORY_CHUNK, _HISTORY_CHUNK.pack(
                 message.after,
                 message.complete_through,
                 message.settled_through,
@@ -235,16 +243,16 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
         case LoopToken():
             return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
         case OperatorCommand():
-            return Kind.ORDER, _ORDER.pack(message.verb, message.site)
+            return Kind.OPERATOR_COMMAND, _OPERATOR_COMMAND.pack(message.verb, message.site)
 
 
 def decode_membership(datagram: bytes) -> MembershipMessage:
-    """The value of a datagram whose kind has been checked; the authenticator is checked by the caller."""
+    """Decode a datagram whose kind has been checked. The caller checks the authenticator."""
     _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
     if len(datagram) < CONTROL_SIZE + TAG_SIZE:
-        raise Malformed("a control datagram without a serial")
+        raise Malformed("control datagram without a serial")
     if count:
-        raise Malformed("a count where none belongs")
+        raise Malformed("control datagram with a count")
     if serial_of(datagram) > NUMBER_MAX:
         raise Malformed("serial out of bounds")
     try:
@@ -256,7 +264,7 @@ def decode_membership(datagram: bytes) -> MembershipMessage:
 def _decode(kind: int, stripe: int, formation: int, sender: NodeId, body: bytes) -> MembershipMessage:
     decode = _DECODERS.get(kind)
     if decode is None:
-        raise Malformed("not a frame of governance")
+        raise Malformed("not a membership frame")
     return decode(stripe, formation, sender, body)
 
 
@@ -272,7 +280,7 @@ def _decode_install(stripe: int, formation: int, sender: NodeId, body: bytes) ->
     term, final = _checked(_INSTALL.unpack_from(body))
     layout = body[_INSTALL.size :]
     if final > 1 or not 0 < len(layout) <= LAYOUT_MAX:
-        raise Malformed("an install without a layout")
+        raise Malformed("install without a layout")
     return Install(stripe, formation, sender, term, bool(final), layout)
 
 
@@ -283,29 +291,29 @@ def _decode_catch_up(stripe: int, formation: int, sender: NodeId, body: bytes) -
 def _decode_loop_token(stripe: int, formation: int, sender: NodeId, body: bytes) -> LoopToken:
     loop, token = _checked(_LOOP_TOKEN.unpack(body))
     if not loop or not token:
-        raise Malformed("a token of no loop")
+        raise Malformed("loop token without a loop or a token")
     return LoopToken(stripe, formation, sender, loop, token)
 
 
-def _decode_order(stripe: int, formation: int, sender: NodeId, body: bytes) -> OperatorCommand:
-    verb, site = _ORDER.unpack(body)
+def _decode_operator_command(stripe: int, formation: int, sender: NodeId, body: bytes) -> OperatorCommand:
+    verb, site = _OPERATOR_COMMAND.unpack(body)
     return OperatorCommand(stripe, formation, sender, OperatorVerb(verb), site)
 
 
-def _decode_standing(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
-    loop, membership_state, request, *numbers = _checked(_STANDING.unpack(body))
+def _decode_site_report(stripe: int, formation: int, sender: NodeId, body: bytes) -> SiteReport:
+    loop, membership_state, request, *numbers = _checked(_SITE_REPORT.unpack(body))
     report = SiteReport(
         stripe, formation, sender, loop, MembershipState(membership_state), MembershipRequest(request), *numbers
     )
     if not report.sequence:
-        raise Malformed("counting begins with 1")
+        raise Malformed("number 0; numbers start at 1")
     return report
 
 
-def _decode_past(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
-    after, complete, settled, known, chunk, chunks, check = _checked(_PAST.unpack_from(body))
-    data = body[_PAST.size :]
-    if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, PLACE.size)):
+def _decode_history_chunk(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
+    after, complete, settled, known, chunk, chunks, check = _checked(_HISTORY_CHUNK.unpack_from(body))
+    data = body[_HISTORY_CHUNK.size :]
+    if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, POSITION.size)):
         raise Malformed("chunks out of bounds")
     return HistoryChunk(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
 
@@ -318,13 +326,13 @@ def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 _DECODERS: Final[Mapping[int, Callable[[int, int, NodeId, bytes], MembershipMessage]]] = MappingProxyType(
     {
-        Kind.STANDING: _decode_standing,
+        Kind.SITE_REPORT: _decode_site_report,
         Kind.GRANT: _decode_grant,
         Kind.FENCE: _decode_fence,
         Kind.INSTALL: _decode_install,
         Kind.CATCH_UP: _decode_catch_up,
-        Kind.PAST: _decode_past,
+        Kind.HISTORY_CHUNK: _decode_history_chunk,
         Kind.LOOP_TOKEN: _decode_loop_token,
-        Kind.ORDER: _decode_order,
+        Kind.OPERATOR_COMMAND: _decode_operator_command,
     }
 )

@@ -1,9 +1,9 @@
-"""Who said this: seals of source blocks, authenticators of control datagrams, and a window against replays.
+"""Authentication: seals of source blocks, authenticators of control datagrams, and replay windows.
 
-Every source shares its own key with the sites, and every incarnation of it uses a key derived for that incarnation,
-so the nonce (source, first message number) never covers two texts. Sites prove themselves to one another under keys
-that no source has; what a site says *to* a source is proved under that source's key. So a source can neither read
-another, nor speak as another, nor speak as a site.
+Every source shares its own key with the sites. Every incarnation of it uses a derived key, so the nonce (source, first
+message number) never covers two texts. Sites authenticate to one another with keys that no source has; datagrams from
+a site to a source are authenticated with that source's key. So a source can neither read another source nor
+impersonate another source or a site.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from fairtape.wire.frames import BLOCK_HEADER, TAG_SIZE, Malformed, NodeId, Rang
 KEY_SIZE: Final = 32
 MARK_SIZE: Final = 8
 REPLAY_WINDOW: Final = 4_096
-SEAL_ROOM: Final = BLOCK_HEADER.size + TAG_SIZE  # what a sealed block adds to its body
+SEAL_OVERHEAD: Final = BLOCK_HEADER.size + TAG_SIZE  # bytes that sealing adds to a body
 
 _NONCE: Final = struct.Struct(">IQ")
 _HEADER_SIZE: Final = BLOCK_HEADER.size
@@ -48,20 +48,20 @@ class Seal:
         self._source = source
 
     def close(self, header: bytes, first: int, body: bytes) -> bytes:
-        """The datagram: the header in clear, the body sealed, both authenticated."""
+        """The datagram: the header in clear, the body encrypted, both authenticated."""
         return header + self._encrypt(_NONCE.pack(self._source, first), body, header)
 
     def open(self, datagram: bytes, first: int) -> bytes:
-        """The body, or `Malformed` where the seal is wrong."""
+        """The body. Raises `Malformed` if the seal is wrong."""
         try:
             return self._decrypt(_NONCE.pack(self._source, first), datagram[_HEADER_SIZE:], datagram[:_HEADER_SIZE])
         except InvalidTag:
-            raise Malformed("a wrong seal") from None
+            raise Malformed("wrong seal") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys that one node holds. A site holds all of them; a source holds only its own."""
+    """The keys of one node. A site holds all of them, a source only its own."""
 
     sites: Mapping[NodeId, bytes]
     sources: Mapping[NodeId, bytes]
@@ -69,19 +69,18 @@ class Keys:
 
     @classmethod
     def from_secret(cls, secret: bytes, sites: Iterable[NodeId], sources: Iterable[NodeId]) -> "Keys":
-        """All keys of a deployment from one secret."""
         return cls(
             {node: derive(secret, b"ft-site", node.to_bytes(4)) for node in sites},
             {node: derive(secret, b"ft-source", node.to_bytes(4)) for node in sources},
         )
 
     def for_source(self, source: NodeId) -> "Keys":
-        """What one source is given."""
+        """The keys that one source gets."""
         return Keys({}, {source: self.sources[source]}, self.seal)
 
 
 class Authenticator:
-    """Proves and checks the control datagrams of one key."""
+    """Tags and verifies control datagrams with one key."""
 
     __slots__ = ("_state",)
 
@@ -94,16 +93,15 @@ class Authenticator:
         return state.digest()
 
     def prove(self, text: bytes) -> bytes:
-        """The datagram with its tag."""
+        """The text with its tag: a datagram."""
         return text + self._tag(text)
 
     def holds(self, datagram: bytes) -> bool:
-        """Whether the tag is right."""
         return hmac.compare_digest(self._tag(datagram[:-TAG_SIZE]), datagram[-TAG_SIZE:])
 
 
 class Marker:
-    """Marks the ranges of an acknowledgment for one source, so that this source, and no other, can trust them."""
+    """Marks the ranges of an acknowledgment, so that their source, and no other, can verify them."""
 
     __slots__ = ("_state",)
 
@@ -111,14 +109,14 @@ class Marker:
         self._state = hashlib.blake2b(stripe.to_bytes(2), key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
 
     def mark(self, formation: int, token: int, sequence: int, named: Range, *, behind: bool) -> bytes:
-        """The proof that `named` was acknowledged by `token` from `sequence` on, and whether the token was behind."""
+        """The proof that `token` acknowledged `named` from `sequence` on, and whether the token was behind schedule."""
         state = self._state.copy()
         state.update(_MARK.pack(*named, token, sequence, formation, behind))
         return state.digest()
 
 
 class ReplayWindow:
-    """Accepts each serial number of one sender once; those older than the window are refused."""
+    """Accepts each serial number of one sender once, and refuses those older than the window."""
 
     __slots__ = ("_highest", "_seen")
 

@@ -10,8 +10,8 @@ from fairtape.ring.membership.formation import BadFormation
 from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
 from fairtape.wire.frames import Malformed
 from fairtape.wire.membership import Install
-from unit.loop_values import formation_of, standing_of
-from unit.test_governor import NOW, led
+from unit.loop_values import formation_of, report_of
+from unit.test_primary_loop import NOW, led
 
 
 def test_a_formation_without_a_plan_keeps_its_former_bytes() -> None:
@@ -53,14 +53,14 @@ def test_an_installed_plan_comes_with_a_formation_and_stays() -> None:
     number = coordinator.formation.number + 1
     now = NOW + MILLISECOND
     for site in (1, 2, 3):
-        coordinator.hear(replace(standing_of(site), prepared=number), now)
+        coordinator.receive_report(replace(report_of(site), prepared=number), now)
     assert coordinator.proposal is not None
     coordinator.recorded(coordinator.proposal, now)
     assert coordinator.formation.plan == 1 << 16
     # The same plan again changes nothing, and neither does a later leader.
     for site in (1, 2, 3):
-        position = standing_of(site)
-        coordinator.hear(
+        position = report_of(site)
+        coordinator.receive_report(
             replace(position, formation=number, complete_through=coordinator.formation.first_token, prepared=0), now
         )
     coordinator.outbox.clear()

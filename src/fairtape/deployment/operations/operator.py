@@ -42,7 +42,7 @@ def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     give_up_at = time.monotonic() + WAIT_MAX
     try:
         while time.monotonic() < give_up_at:
-            command = authenticator.govern(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
+            command = authenticator.for_membership(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
             for reformer in deployment.reformers:
                 transport.send(reformer.number, [command])
             time.sleep(REPEAT_PERIOD)

@@ -12,13 +12,13 @@ from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.spans import messages
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
 from fairtape.exchange.order_codec import TRADE_REPORT_KIND, decode
 from fairtape.exchange.orders import BadOrder, TradeReport
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 READ_PERIOD: Final = 5 * MILLISECOND
@@ -80,10 +80,9 @@ def _reports(ordered: Ordered, source: NodeId) -> Iterator[TradeReport]:
     for span in ordered.spans:
         if span.source != source or any(span.fragments):
             continue
-        for body, count in zip(span.bodies, span.counts, strict=True):
-            for payload in unpack_messages(body, count):
-                if payload[:1] == bytes([TRADE_REPORT_KIND]):
-                    yield from _read(payload)
+        for _, payload in messages(span):
+            if payload[:1] == bytes([TRADE_REPORT_KIND]):
+                yield from _read(payload)
 
 
 def _read(payload: bytes) -> Iterator[TradeReport]:

@@ -86,7 +86,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             _site_config(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
-            past=past,
+            recovered=past,
             clock_bound=clock.bound,
             tracer=traces.tracer,
         )
@@ -400,7 +400,7 @@ def _site_work(
 
 def _serves(site: Site, now: Instant) -> bool:
     """Whether other sites wait for it, or soon will: a formation that admits it needs it to be prepared in time."""
-    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.subloops:
+    if site.membership_state in (MembershipState.MEMBER, MembershipState.FENCED) or site.secondary_loops:
         return True
     formation = site.formation
     if formation is None:
@@ -433,7 +433,7 @@ def _site_status(
         incarnation=site.incarnation,
         formation=formation.number if formation is not None else 0,
         members=_names(deployment, formation.members) if formation is not None else (),
-        loops={loop: _names(deployment, each.formation.members) for loop, each in site.subloops.items()},
+        loops={loop: _names(deployment, each.formation.members) for loop, each in site.secondary_loops.items()},
         schedule=None if formation is None else _schedule(formation),
         token=site.complete_through,
         behind=max(formation.current(now) - site.complete_through, 0) if formation is not None else 0,
@@ -469,9 +469,9 @@ def _names(deployment: Deployment, nodes: tuple[NodeId, ...]) -> tuple[str, ...]
 def _reformer_status(deployment: Deployment, node: Node, reformer: Reformer, now: Instant) -> ReformerStatus:
     primary, leads = reformer.primary, reformer.leads(now)
     formation, leadership = primary.formation, reformer.leadership
-    decisions = [*primary.rulings]
+    decisions = [*primary.decisions]
     for secondary in reformer.secondary.values():
-        decisions += secondary.rulings
+        decisions += secondary.decisions
     return ReformerStatus(
         name=node.name,
         node=node.number,

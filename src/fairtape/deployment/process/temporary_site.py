@@ -11,6 +11,7 @@ from typing import Final
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.spans import messages
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.release_log import ReleaseLog
 from fairtape.deployment.process.site_traces import SiteTraces
@@ -20,7 +21,6 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import NodeId
 
 NEWS_PERIOD: Final = 100 * MILLISECOND
@@ -32,7 +32,7 @@ class SiteNews:
     """The progress of one site. Counts are totals since it started."""
 
     site: NodeId
-    heard_through: int  # token
+    highest_ack: int  # token
     sequence: int  # the last one released
     late: int  # messages
     requests: int  # retransmission requests that it sent
@@ -105,7 +105,7 @@ def site_news(log: ReleaseLog, receiver: Receiver, *, lost: int) -> SiteNews:
     """What to send to the parent; `lost` counts the datagrams that fault injection dropped."""
     return SiteNews(
         site=receiver.me,
-        heard_through=receiver.heard_through,
+        highest_ack=receiver.highest_ack,
         sequence=log.sequence,
         late=log.late,
         requests=receiver.counts["requests_sent"] + receiver.counts["holes_asked"],
@@ -122,10 +122,5 @@ def _latest_messages(tokens: Iterable[Ordered]) -> list[tuple[int, bytes]]:
     latest: deque[tuple[int, bytes]] = deque(maxlen=MESSAGES_MAX)
     for ordered in tokens:
         for span in ordered.spans:
-            sequence = span.sequence
-            fragments = span.fragments or (False,) * len(span.bodies)
-            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-                if not fragment:
-                    latest.extend(enumerate(unpack_messages(body, count), sequence))
-                sequence += count
+            latest.extend(messages(span))
     return list(latest)

@@ -323,7 +323,6 @@ def _pieces(spans: Iterable[Span], others: list[_Other]) -> Iterator[_Records | 
             if uniform is not None and uniform[0] == TRADE_SIZE:
                 run.records.append(body[2:])
                 run.numbers += range(sequence, sequence + count)
-                sequence += count
                 continue
             payloads = [body] if fragment else unpack_messages(body, count)
             for number, payload in enumerate(payloads, sequence):
@@ -337,7 +336,6 @@ def _pieces(spans: Iterable[Span], others: list[_Other]) -> Iterator[_Records | 
                         yield run
                         run = _Records()
                     yield _Other(number, span.source, payload, fragment)
-            sequence += count
     if run.numbers:
         yield run
 

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.spans import blocks
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
@@ -368,12 +369,9 @@ def _cost(market: Market, floor_account: FloorAccount, new: NewOrder, now: Insta
 def _bodies(ordered: Ordered) -> Iterator[tuple[int, int, bytes, int]]:
     """The blocks of a token with whole messages: first number, source, body, count."""
     for span in ordered.spans:
-        number = span.sequence
-        fragments = span.fragments or (False,) * len(span.bodies)
-        for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
-            if not fragment:
+        for number, body, count, is_fragment in blocks(span):
+            if not is_fragment:
                 yield number, span.source, body, count
-            number += count
 
 
 def _own_numbers(ordered: Ordered, me: int) -> Iterator[int]:

@@ -1,1 +1,7 @@
-"""The reformation server (X_R): leadership, the primary loop, secondary loops, planned changes. Pure."""
+"""The reformation server (X_R). Pure.
+
+server            leadership through the store, and the coordinators of all loops
+primary_loop      the coordinator of the primary loop: watches, reforms, and changes formations
+planned_change    the next formation when nothing has failed
+secondary_loops   the coordinator of a secondary loop
+"""

@@ -1,13 +1,13 @@
-"""The governor of a loop: what a reformation server does about one loop while it leads.
+"""The coordinator of the primary loop: what a reformation server does about this loop while it leads.
 
-Everything follows from what the sites say of themselves. Members that suspect, fall silent, were restarted or are
-fenced make the governor *reform*: it fences all members, collects what they hold, waits out the leases of the silent
-ones, and lets a new formation follow after the last token that a survivor holds whole (decision 21, Where a formation
-resumes). Sites that want to join or leave make it *relieve*: it proposes a formation that takes over at a token to
-come, and when all have prepared for it the ring passes into it without a stop. In both cases the formation is recorded
-before anybody is told.
+It acts on the reports of the sites. A member that suspects another, is silent, was restarted or is fenced causes a
+*reformation*: the coordinator fences all members, collects what they hold, waits for the leases of silent ones to end,
+and installs a formation that follows the last token that a survivor holds completely (decision 21, Where a formation
+resumes). Sites that join or leave cause a *planned change*: the coordinator proposes a formation that takes over at a
+future token, and once all have prepared for it the ring changes without a stop. In both cases the formation is
+recorded in the store before any site is informed.
 
-Sources are never heard here: they cannot cause a reformation.
+Sources are not involved: they cannot cause a reformation.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -33,44 +33,43 @@ from fairtape.wire.membership import (
     SiteReport,
 )
 
-# Reformation: what follows from the answers of the members, when something has failed. Decision 21, Where a formation
-# resumes.
-#
-# Whether anything that was committed may be missing, and who is in the loop from now on.
+RETRIES_FACTOR_MAX: Final = 8  # retry adaptation raises retries to at most this multiple of the topology's
+FIRST_FORMATION_DELAY: Final = 3 * SECOND  # how long the first formation waits for absent sites
+DECISIONS_MAX: Final = 64  # kept for the status
 
-PATIENCE_MAX: Final = 8  # times the retries that the charter asks for
-
-
-def reached(standings: Collection[SiteReport]) -> int:
-    """The highest token up to which one of these holds everything."""
-    return max((each.complete_through for each in standings), default=0)
+# What follows from the reports of the members after a failure (decision 21, Where a formation resumes).
 
 
-def may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
-    """Whether something that was committed may be held by nobody who has answered.
+def highest_complete(reports: Collection[SiteReport]) -> int:
+    """The highest token up to which one of these sites holds everything."""
+    return max((each.complete_through for each in reports), default=0)
 
-    In a formation K + 1 members hold what is committed. What came before it is held by its keeper alone, until the
-    others have caught up: where none of those who answer has it, it is missing however few are silent.
+
+def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
+    """Whether committed messages may be held by none of the sites that have answered.
+
+    In a formation, K + 1 members hold what is committed. What came before it is held only by its keeper, until the
+    others have caught up: if no site that answered has it, it is missing however few sites are silent.
     """
     before = max((each.sequence for each in answered), default=0) < formation.first_sequence
-    return before or silent > formation.survivable(reached(answered))
+    return before or silent > formation.survivable(highest_complete(answered))
 
 
 def next_layout(
     formation: Formation,
     answered: Mapping[NodeId, SiteReport],
-    standings: Mapping[NodeId, SiteReport],
+    reports: Mapping[NodeId, SiteReport],
     topology: Topology,
     *,
     retired: Collection[NodeId],
-    accused: bool,
+    suspected: bool,
 ) -> Formation:
-    """Who has kept its memory stays, and the places of the others are passed by or taken.
+    """Members that kept their memory, or are nearly complete, stay; the others are bypassed or replaced.
 
-    Where one was `accused` and nobody has failed, patience is raised (decision 28, Retry adaptation).
+    If a member was `suspected` and none has failed, retries are raised (decision 28, Retry adaptation).
     """
     kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
-    near = reached(answered.values()) - LAG_MAX
+    near = highest_complete(answered.values()) - LAG_MAX
     staying = [s for s, report in answered.items() if s in kept or report.complete_through >= near]
     leaving = {s for s in staying if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
     staying = [site for site in staying if site not in leaving] or staying
@@ -78,40 +77,37 @@ def next_layout(
     failed = [member for member in formation.members if member not in staying]
     if topology.remedy is Remedy.REPLACE:
         for member in failed:
-            substitute = _substitute(member, near, layout.members, standings, topology)
+            substitute = _substitute(member, near, layout.members, reports, topology)
             if substitute is not None:
                 layout = exchange(layout, member, substitute)
     left = [member for member in layout.members if member not in failed] or staying
     layout = with_members(layout, left)
     layout = replace(layout, resilience=topology.resilience_of(layout.members))
-    nobody_failed = accused and not failed and len(kept) == len(formation.members)
-    return retime(layout, _more_patient(layout.timing, topology.primary.timing)) if nobody_failed else layout
+    none_failed = suspected and not failed and len(kept) == len(formation.members)
+    return retime(layout, _with_more_retries(layout.timing, topology.primary.timing)) if none_failed else layout
 
 
 def _substitute(
-    failed: NodeId, near: int, members: Collection[NodeId], standings: Mapping[NodeId, SiteReport], topology: Topology
+    failed: NodeId, near: int, members: Collection[NodeId], reports: Mapping[NodeId, SiteReport], topology: Topology
 ) -> NodeId | None:
-    """An up-to-date site of the secondary loop that the failed one joined. 2001 §8."""
+    """An up-to-date site of the secondary loop whose junction the failed site was. 2001 §8."""
     homes = topology.homes()
     loops = {loop.number for loop in topology.loops if loop.junction == failed}
     candidates = [
         (report.complete_through, site)
-        for site, report in standings.items()
+        for site, report in reports.items()
         if homes.get(site) in loops and site not in members and report.complete_through >= near
     ]
     return max(candidates)[1] if candidates else None
 
 
-def _more_patient(timing: Timing, wanted: Timing) -> Timing:
-    raised = min(timing.retries_max + max(timing.retries_max // 4, 1), PATIENCE_MAX * wanted.retries_max)
+def _with_more_retries(timing: Timing, wanted: Timing) -> Timing:
+    raised = min(timing.retries_max + max(timing.retries_max // 4, 1), RETRIES_FACTOR_MAX * wanted.retries_max)
     return replace(timing, retries_max=max(raised, timing.retries_max))
 
 
-FOUNDING_DELAY: Final = 3 * SECOND  # how long the first formation waits for sites that are not there
-
-
 class Phase(Enum):
-    """What a governor is doing."""
+    """What a coordinator is doing."""
 
     EMPTY = "waiting for the first sites"
     STEADY = "steady"
@@ -123,16 +119,16 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class SiteView:
-    """What is known of one site."""
+    """The latest report of one site."""
 
     report: SiteReport
-    heard_at: Instant
-    told_at: Instant = 0  # when it was last sent a formation or a fence
+    received_at: Instant
+    notified_at: Instant = 0  # when it was last sent a formation
 
 
 @dataclass(frozen=True, slots=True)
 class FormationDecision:
-    """One formation, why it was made, and how long that took: for the log, the status and the drills."""
+    """One formation, its cause and its duration, for the log, the status and drills."""
 
     formation: Formation
     cause: str
@@ -149,34 +145,34 @@ class PrimaryLoopCoordinator:
         self.loop: LoopTopology = topology.primary
         self.phase = Phase.EMPTY
         self.formation: Formation | None = None
-        self.proposal: Formation | None = None  # to be recorded
+        self.proposal: Formation | None = None  # waits to be recorded
         self.outbox: list[tuple[NodeId, MembershipMessage]] = []
-        self.rulings: list[FormationDecision] = []
+        self.decisions: list[FormationDecision] = []
         self.notices: list[str] = []
         self.known: dict[NodeId, SiteView] = {}
         self.retired: set[NodeId] = set()
-        self.plan = 0  # the stripe plan that the operator ordered of this leader
+        self.plan = 0  # the stripe plan that the operator ordered
         self.term = 0
         self._me = me
         self._stripe = stripe
         self._clock_bound = clock_bound
         self._homes = topology.homes()
-        self._leases: dict[NodeId, Instant] = {}  # until when a member may act, by this server's clock
+        self._leases: dict[NodeId, Instant] = {}  # when each member's lease ends, by this server's clock
         self._cause = ""
         self._began_at: Instant = 0
         self._silent: tuple[NodeId, ...] = ()
-        self._resumed = False  # the operator ordered to go on after a halt
-        self._accused = False  # the reformation under way began because a member was thought to have failed
-        self._relief: PlannedChange | None = None
-        self._relief_failures = 0  # in a row
-        self._relief_failed_at: Instant = 0
+        self._resumed = False  # the operator ordered to continue after a halt
+        self._suspected = False  # the current reformation began because a member was suspected
+        self._planned: PlannedChange | None = None
+        self._planning_failures = 0  # in a row
+        self._planning_failed_at: Instant = 0
         self._quiet_since: Instant = 0
         self._repeat_at: Instant = NEVER
 
     # Leadership.
 
     def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
-        """Take over. Whatever an earlier leader granted may still hold: wait it out."""
+        """Start to lead. Leases of an earlier leader may still be valid, so assume that all are."""
         self.term = term
         self.known.clear()
         self.proposal = None
@@ -190,32 +186,31 @@ class PrimaryLoopCoordinator:
     def _adopt(self, formation: Formation | None, now: Instant) -> None:
         self.formation = formation
         self.phase = Phase.STEADY
-        self._relief = None
+        self._planned = None
         self._quiet_since = now
         self._repeat_at = now
         if formation is not None:
             until = now + self._lease_length(formation)
             self._leases = dict.fromkeys(formation.members + formation.leaving, until)
 
-    # What is heard.
+    # Reports.
 
-    def hear(self, report: SiteReport, now: Instant) -> None:
-        """A site says how it stands."""
+    def receive_report(self, report: SiteReport, now: Instant) -> None:
         known = self.known.get(report.sender)
         if known is None:
             self.known[report.sender] = SiteView(report, now)
         else:
-            known.report, known.heard_at = report, now
+            known.report, known.received_at = report, now
         if self.formation is not None:
-            self._inform(report, now)
+            self._respond(report, now)
         self.wake(now)
 
-    def _inform(self, report: SiteReport, now: Instant) -> None:
-        """Whoever is in an earlier formation is told of this one; whoever is in this one gets a lease."""
+    def _respond(self, report: SiteReport, now: Instant) -> None:
+        """A site in an earlier formation is sent this one; a site in this one gets a lease."""
         formation = self.formation
         assert formation is not None
         if report.membership_state is MembershipState.NEWBORN or report.formation < formation.number:
-            self._tell(report.sender, self._install(formation, final=True), now)
+            self._send_limited(report.sender, self._install(formation, final=True), now)
             return
         if report.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
             return
@@ -246,23 +241,23 @@ class PrimaryLoopCoordinator:
     def _lease_length(formation: Formation) -> Duration:
         return formation.timing.lease_period + lease_margin(formation.timing)
 
-    # What falls due.
+    # Timers.
 
     def deadline(self) -> Instant:
-        """When to look again."""
+        """When to call `wake`."""
         if self.phase is Phase.EMPTY:
-            return max(self._began_at + FOUNDING_DELAY, self._repeat_at) if self.known else NEVER
+            return max(self._began_at + FIRST_FORMATION_DELAY, self._repeat_at) if self.known else NEVER
         if self.phase in (Phase.FENCING, Phase.HALTED, Phase.PLANNING):
-            return min(self._repeat_at, self._relief.prepared_by if self._relief is not None else NEVER)
+            return min(self._repeat_at, self._planned.prepared_by if self._planned is not None else NEVER)
         if self.phase is Phase.STEADY and self.formation is not None:
             return min(self._repeat_at, min(self._leases[member] for member in self.formation.members))
         return NEVER
 
     def wake(self, now: Instant) -> None:
-        """Look at what is known, and act on it."""
+        """Act on the reports and the time."""
         match self.phase:
             case Phase.EMPTY:
-                self._found(now)
+                self._form_first(now)
             case Phase.STEADY:
                 self._watch(now)
             case Phase.PLANNING:
@@ -274,15 +269,15 @@ class PrimaryLoopCoordinator:
 
     # The first formation.
 
-    def _found(self, now: Instant) -> None:
-        """All sites of the tour are there, or have been waited for."""
+    def _form_first(self, now: Instant) -> None:
+        """Propose the first formation once all sites of the tour have reported, or after a delay."""
         awaited = [site for site in self.loop.tour if site not in self.retired]
         present = [site for site in awaited if site in self.known]
         everyone = len(present) == len(awaited)
-        if not present or not (everyone or now >= self._began_at + FOUNDING_DELAY):
+        if not present or not (everyone or now >= self._began_at + FIRST_FORMATION_DELAY):
             return
-        standings = [self.known[site].report for site in present]
-        keeper = max(standings, key=lambda each: each.complete_through)
+        reports = [self.known[site].report for site in present]
+        keeper = max(reports, key=lambda each: each.complete_through)
         layout = Formation(
             number=1,
             members=tuple(present),
@@ -292,13 +287,13 @@ class PrimaryLoopCoordinator:
             timed=self.topology.timed,
             request_sets=self.loop.request_sets,
         )
-        # Sites that have a past, and a store that has none: it was lost, and with it the proof of what came last.
-        number = max(each.formation for each in standings) + 1
+        # Sites with a history and a store without one: the store was lost, and with it the proof of the last formation.
+        number = max(each.formation for each in reports) + 1
         self._cause = "the first formation" if number == 1 else "the store has lost its formations"
         self._silent = ()
         self._propose_after(layout, number, keeper, now, broken=number > 1)
 
-    # The watch.
+    # Watching.
 
     def _watch(self, now: Instant) -> None:
         formation = self.formation
@@ -320,7 +315,7 @@ class PrimaryLoopCoordinator:
                 continue
             report = known.report
             if report.membership_state is MembershipState.NEWBORN and self._leases.get(member, 0) > now:
-                continue  # it is being told, and will say what it has lost
+                continue  # it is being sent the formation, and will report what it lost
             if report.suspect_token:
                 return f"site {member} reports site {report.suspect} at token {report.suspect_token}"
             if report.membership_state is MembershipState.FENCED:
@@ -334,7 +329,7 @@ class PrimaryLoopCoordinator:
         return None
 
     def _repeat_install(self, formation: Formation, now: Instant) -> None:
-        """Tell every member until each has confirmed."""
+        """Resend the formation to members until each has confirmed."""
         if self._repeat_at > now:
             return
         behind = [
@@ -343,7 +338,7 @@ class PrimaryLoopCoordinator:
             if member not in self.known or self.known[member].report.formation < formation.number
         ]
         for member in behind:
-            self._tell(member, self._install(formation, final=True), now)
+            self._send_limited(member, self._install(formation, final=True), now)
         self._repeat_at = now + formation.timing.retry_period if behind else NEVER
 
     # Reformation.
@@ -353,15 +348,15 @@ class PrimaryLoopCoordinator:
         assert formation is not None
         self.phase = Phase.FENCING
         self._cause = cause
-        self._accused = any(self._is_accused(member, formation, now) for member in formation.members)
+        self._suspected = any(self._is_suspected(member, formation, now) for member in formation.members)
         self._began_at = self._repeat_at = now
-        self._relief = None
+        self._planned = None
         self.proposal = None
         self.notices.append(f"reforming after formation {formation.number}: {cause}")
         self._collect(now)
 
-    def _is_accused(self, member: NodeId, formation: Formation, now: Instant) -> bool:
-        """Whether a member is silent, or says that another one is."""
+    def _is_suspected(self, member: NodeId, formation: Formation, now: Instant) -> bool:
+        """Whether a member is silent, or suspects another one."""
         known = self.known.get(member)
         suspects = known is not None and known.report.formation == formation.number and known.report.suspect_token > 0
         return suspects or self._leases.get(member, 0) <= now
@@ -390,7 +385,7 @@ class PrimaryLoopCoordinator:
             self._decide(formation, answered, now)
 
     def _answered(self, formation: Formation) -> dict[NodeId, SiteReport]:
-        """Members that do nothing more in this formation and say what they hold: from memory, or from their journal."""
+        """Members that have stopped in this formation and report what they hold, from memory or from their journal."""
         return self._answers_of(formation, self._concerned(formation))
 
     def _answers_of(self, formation: Formation, sites: Collection[NodeId]) -> dict[NodeId, SiteReport]:
@@ -404,11 +399,11 @@ class PrimaryLoopCoordinator:
         return answered
 
     def _concerned(self, formation: Formation) -> tuple[NodeId, ...]:
-        """The members, and those who take their last turns before the first token of this formation."""
-        return formation.concerns(reached(self._answers_of(formation, formation.members).values()))
+        """The members, and the sites that take their last turns before the first token of this formation."""
+        return formation.relevant_sites(highest_complete(self._answers_of(formation, formation.members).values()))
 
     def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
-        """Members that came back with journals which prove nothing: better than nothing, and never without a Break."""
+        """Members that restarted with journals that prove nothing: a last resort, and always with a Break."""
         return {
             member: self.known[member].report
             for member in formation.members
@@ -417,16 +412,16 @@ class PrimaryLoopCoordinator:
 
     def _decide(self, formation: Formation, answered: dict[NodeId, SiteReport], now: Instant) -> None:
         if not any(report.membership_state is MembershipState.FENCED for report in answered.values()):
-            if now < self._began_at + FOUNDING_DELAY and len(answered) < len(self._concerned(formation)):
-                return  # all were restarted: what one journal does not prove, another one may
+            if now < self._began_at + FIRST_FORMATION_DELAY and len(answered) < len(self._concerned(formation)):
+                return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
-        broken = may_be_missing(formation, answered.values(), len(silent))
+        broken = commits_may_be_missing(formation, answered.values(), len(silent))
         if not answered or (broken and self.topology.excess is Excess.HALT and not self._resumed):
             if self.phase is not Phase.HALTED:
                 self.notices.append(
                     f"halted in formation {formation.number}: {len(silent)} members are silent {silent}, "
-                    f"K is {formation.survivable(reached(answered.values()))}"
+                    f"K is {formation.survivable(highest_complete(answered.values()))}"
                 )
             self.phase = Phase.HALTED
             self._silent = silent
@@ -436,11 +431,13 @@ class PrimaryLoopCoordinator:
         keeper = max(
             answered.values(), key=lambda each: (each.complete_through, each.membership_state is MembershipState.FENCED)
         )
-        standings = {site: known.report for site, known in self.known.items()}
-        layout = next_layout(formation, answered, standings, self.topology, retired=self.retired, accused=self._accused)
+        reports = {site: known.report for site, known in self.known.items()}
+        layout = next_layout(
+            formation, answered, reports, self.topology, retired=self.retired, suspected=self._suspected
+        )
         retries, raised = formation.timing.retries_max, layout.timing.retries_max
         if raised > retries:
-            self.notices.append(f"nobody had failed: patience goes from {retries} retries to {raised}")
+            self.notices.append(f"no site had failed: retries_max is raised from {retries} to {raised}")
         self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
 
     def _propose_after(self, layout: Formation, number: int, keeper: SiteReport, now: Instant, *, broken: bool) -> None:
@@ -461,9 +458,9 @@ class PrimaryLoopCoordinator:
         self.phase = Phase.RECORDING
 
     def recorded(self, formation: Formation, now: Instant) -> None:
-        """The formation is in the store: it holds. Tell everyone."""
-        self.rulings.append(FormationDecision(formation, self._cause, self._began_at, now, self._silent))
-        del self.rulings[:-64]
+        """The store has recorded the formation: send it to all sites."""
+        self.decisions.append(FormationDecision(formation, self._cause, self._began_at, now, self._silent))
+        del self.decisions[:-DECISIONS_MAX]
         broken = "; the order has a Break" if formation.broken else ""
         gone = f", without {self._silent}" if self._silent else ""
         self.notices.append(f"formation {formation.number} of {formation.members}{gone}{broken}: {self._cause}")
@@ -475,68 +472,68 @@ class PrimaryLoopCoordinator:
             self.outbox.append((site, self._install(formation, final=True)))
         self._repeat_at = now + formation.timing.retry_period
 
-    # Relief: a formation that takes over in the course of the present one.
+    # Planned changes.
 
     def _plan(self, formation: Formation, now: Instant) -> None:
-        if self._recovers_from_relief(formation, now) or not self._all_confirmed(formation):
+        if self._pauses_after_failure(formation, now) or not self._all_confirmed(formation):
             return
-        relief = plan_change(
+        planned = plan_change(
             formation,
             {site: known.report for site, known in self.known.items()},
             self.topology,
             retired=self.retired,
             quiet_since=self._quiet_since,
-            failures=self._relief_failures,
+            failures=self._planning_failures,
             now=now,
             plan=self.plan,
         )
-        if relief is not None:
-            self._relief = relief
-            self._cause = relief.cause
+        if planned is not None:
+            self._planned = planned
+            self._cause = planned.cause
             self._began_at = self._repeat_at = now
             self.phase = Phase.PLANNING
             self._await_prepared(now)
 
-    def _recovers_from_relief(self, formation: Formation, now: Instant) -> bool:
-        """Whether the last one failed so lately that another one would only make things worse."""
-        pause = 4 * lead_time(formation.timing, self._relief_failures)
-        return self._relief_failures > 0 and 0 <= now - self._relief_failed_at < pause
+    def _pauses_after_failure(self, formation: Formation, now: Instant) -> bool:
+        """Whether the last planned change failed so recently that the next one must wait."""
+        pause = 4 * lead_time(formation.timing, self._planning_failures)
+        return self._planning_failures > 0 and 0 <= now - self._planning_failed_at < pause
 
     def _all_confirmed(self, formation: Formation) -> bool:
-        """All members are in it, and hold what came before it: only then may another one take over."""
-        standings = [self.known[member].report for member in formation.members if member in self.known]
-        return len(standings) == len(formation.members) and all(
+        """Whether all members are in this formation and hold everything before it, as a planned change requires."""
+        reports = [self.known[member].report for member in formation.members if member in self.known]
+        return len(reports) == len(formation.members) and all(
             each.formation == formation.number and each.complete_through >= formation.first_token - 1
-            for each in standings
+            for each in reports
         )
 
     def _await_prepared(self, now: Instant) -> None:
-        present, relief = self.formation, self._relief
+        present, planned = self.formation, self._planned
         assert present is not None
-        assert relief is not None
+        assert planned is not None
         missing = [
             site
-            for site in dict.fromkeys((*present.members, *relief.formation.members))
-            if site not in self.known or self.known[site].report.prepared != relief.formation.number
+            for site in dict.fromkeys((*present.members, *planned.formation.members))
+            if site not in self.known or self.known[site].report.prepared != planned.formation.number
         ]
-        trouble = self._trouble_while_planning(present, relief, now)
-        if trouble is not None:
-            self._reform(trouble, now)
+        failure = self._planning_failure(present, planned, now)
+        if failure is not None:
+            self._reform(failure, now)
             return
         if not missing:
-            self._relief_failures = 0
-            self.proposal = relief.formation
+            self._planning_failures = 0
+            self.proposal = planned.formation
             self.phase = Phase.RECORDING
             return
         if self._repeat_at <= now:
             for site in missing:
-                self.outbox.append((site, self._install(relief.formation, final=False)))
+                self.outbox.append((site, self._install(planned.formation, final=False)))
             self._repeat_at = now + present.timing.retry_period
 
-    def _trouble_while_planning(self, present: Formation, relief: PlannedChange, now: Instant) -> str | None:
-        if now >= relief.prepared_by:
-            self._relief_failures = min(self._relief_failures + 1, FAILURES_MAX)
-            self._relief_failed_at = now
+    def _planning_failure(self, present: Formation, planned: PlannedChange, now: Instant) -> str | None:
+        if now >= planned.prepared_by:
+            self._planning_failures = min(self._planning_failures + 1, FAILURES_MAX)
+            self._planning_failed_at = now
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
             report = self.known[member].report
@@ -551,37 +548,37 @@ class PrimaryLoopCoordinator:
     # The operator.
 
     def retire(self, site: NodeId, now: Instant) -> None:
-        """Take a site out of its loop, and keep it out."""
+        """Remove a site from its loop and keep it out."""
         self.retired.add(site)
         self.wake(now)
 
     def admit(self, site: NodeId, now: Instant) -> None:
-        """Let a retired site in again."""
+        """Allow a retired site to join again."""
         self.retired.discard(site)
         self.wake(now)
 
     def change_plan(self, plan: int, now: Instant) -> None:
-        """Let another stripe plan come into force with a formation that takes over."""
+        """Activate another stripe plan by a planned change."""
         self.plan = plan
         self.wake(now)
 
     def resume(self, now: Instant) -> None:
-        """Go on after a halt, with a Break in the sequence."""
+        """Continue after a halt, with a Break in the order."""
         if self.phase is Phase.HALTED:
             self._resumed = True
             self.wake(now)
 
-    # Words.
+    # Messages.
 
     def _install(self, formation: Formation, *, final: bool) -> Install:
         layout = encode_formation(formation)
         return Install(self._stripe, formation.number, self._me, self.term, final, layout)
 
-    def _tell(self, site: NodeId, message: MembershipMessage, now: Instant) -> None:
-        """Not more often than a round trip takes."""
+    def _send_limited(self, site: NodeId, message: MembershipMessage, now: Instant) -> None:
+        """Send a message, at most once per round trip."""
         known = self.known.get(site)
         if known is not None:
-            if now - known.told_at < self.loop.timing.retry_period // 2:
+            if now - known.notified_at < self.loop.timing.retry_period // 2:
                 return
-            known.told_at = now
+            known.notified_at = now
         self.outbox.append((site, message))

@@ -1,15 +1,15 @@
-"""The governor of a secondary loop. It orders nothing, so nobody has to be fenced: a new layout simply takes over.
+"""The coordinator of a secondary loop. The loop orders nothing, so no site is fenced: a new formation just takes over.
 
-What is wanted follows from who is there: the junction, which must be a member of the loop above, and those sites of the
-loop's tour that are heard of and up to date. When that differs from the present formation, or a member reports that the
-token stands still, a new formation is recorded and installed. The primary loop notices none of it. TRMP 2001 §5.3.
+The wanted members are the junction, which must be a member of the loop above, and those sites of the loop's tour that
+report and are up to date. If they differ from the present formation, or a member reports that the token stopped, a new
+formation is recorded and installed. The primary loop is not affected. TRMP 2001 §5.3.
 """
 
 from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
-from fairtape.nodes.coordinator.primary_loop import FOUNDING_DELAY, FormationDecision, SiteView
+from fairtape.nodes.coordinator.primary_loop import DECISIONS_MAX, FIRST_FORMATION_DELAY, FormationDecision, SiteView
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.topology import LoopTopology, lease_margin
@@ -27,7 +27,7 @@ class SecondaryLoopCoordinator:
         self.formation: Formation | None = None
         self.proposal: Formation | None = None
         self.outbox: list[tuple[NodeId, MembershipMessage]] = []
-        self.rulings: list[FormationDecision] = []
+        self.decisions: list[FormationDecision] = []
         self.notices: list[str] = []
         self.known: dict[NodeId, SiteView] = {}
         self.retired: set[NodeId] = set()
@@ -37,69 +37,67 @@ class SecondaryLoopCoordinator:
         self._stripe = stripe
         self._incarnation_of = incarnation_of
         self._cause = ""
-        self._led_at: Instant = 0
+        self._leading_since: Instant = 0
         self._changed_at: Instant = 0
         self._repeat_at: Instant = NEVER
         self._look_at: Instant = 0
 
     def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
-        """Take over."""
         self.term = term
         self.formation = formation
         self.proposal = None
         self.known.clear()
-        self._led_at = self._changed_at = self._repeat_at = now
+        self._leading_since = self._changed_at = self._repeat_at = now
 
-    def hear(self, report: SiteReport, now: Instant) -> None:
-        """A site says how it stands in this loop."""
+    def receive_report(self, report: SiteReport, now: Instant) -> None:
         known = self.known.get(report.sender)
         if known is None:
             self.known[report.sender] = SiteView(report, now)
         else:
-            known.report, known.heard_at = report, now
+            known.report, known.received_at = report, now
         if self.formation is not None and report.formation < self.formation.number:
             self.outbox.append((report.sender, self._install(self.formation)))
         self.wake(now)
 
     def deadline(self) -> Instant:
-        """When to look again."""
+        """When to call `wake`."""
         if self.proposal is not None:
             return NEVER
         if self.formation is None:
-            return max(self._led_at + FOUNDING_DELAY, self._look_at) if self.known else NEVER
+            return max(self._leading_since + FIRST_FORMATION_DELAY, self._look_at) if self.known else NEVER
         return min(self._repeat_at, self._look_at)
 
     def wake(self, now: Instant) -> None:
-        """Compare what is with what should be."""
+        """Compare the present formation with the reports."""
         if self.proposal is not None:
             return
         if self.formation is None:
             self._look_at = now + self.loop.timing.report_period
-            self._found(now)
+            self._form_first(now)
             return
         self._repeat_install(now)
         self._look_at = now + self.loop.timing.report_period
-        if now >= self._changed_at + self._settling:
+        if now >= self._changed_at + self._settle_delay:
             self._watch(self.formation, now)
 
     @property
-    def _patience(self) -> Duration:
+    def _silence_max(self) -> Duration:
         return self.loop.timing.lease_period + lease_margin(self.loop.timing)
 
     @property
-    def _settling(self) -> Duration:
-        """A formation is given the time to be entered before it is looked at."""
+    def _settle_delay(self) -> Duration:
+        """The time that sites get to enter a new formation before it is compared."""
         return 2 * self.loop.timing.report_period
 
     def _silent_at(self, member: NodeId) -> Instant:
         known = self.known.get(member)
-        return max(known.heard_at if known is not None else 0, self._changed_at) + self._patience
+        return max(known.received_at if known is not None else 0, self._changed_at) + self._silence_max
 
-    def _found(self, now: Instant) -> None:
+    def _form_first(self, now: Instant) -> None:
         absent = {*self.retired, self._junction()}
         present = [site for site in self.loop.tour if site in self.known and site not in absent]
         everyone = len(present) == len(self.loop.tour)
-        if present and (everyone or now >= self._led_at + FOUNDING_DELAY):
+        if present and (everyone or now >= self._leading_since + FIRST_FORMATION_DELAY):
             self._propose(present, "the first formation of the loop", now)
 
     def _watch(self, formation: Formation, now: Instant) -> None:
@@ -110,7 +108,7 @@ class SecondaryLoopCoordinator:
         if not wanted or junction is None:
             return
         suspicion = self._suspicion(formation)
-        if suspicion in wanted and len(wanted) > 1 and not self._recent(suspicion, now):
+        if suspicion in wanted and len(wanted) > 1 and not self._heard_recently(suspicion, now):
             wanted.remove(suspicion)
         if joining or [junction, *wanted] != list(formation.members):
             self._propose(wanted, self._difference(formation, [junction, *wanted]), now)
@@ -122,26 +120,26 @@ class SecondaryLoopCoordinator:
         if member in self.retired or self._silent_at(member) <= now:
             return False
         if known is None or known.report.formation < formation.number:
-            return True  # it has not been told yet
+            return True  # it has not received the formation yet
         return (
             known.report.membership_state is MembershipState.MEMBER
             and known.report.request is not MembershipRequest.WITHDRAW
         )
 
-    def _is_in(self, site: NodeId) -> bool:
+    def _is_member(self, site: NodeId) -> bool:
         known = self.known.get(site)
         return known is not None and known.report.membership_state is MembershipState.MEMBER
 
     def _may_join(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)
-        if known is None or site in self.retired or not self._recent(site, now):
+        if known is None or site in self.retired or not self._heard_recently(site, now):
             return False
         ahead = max((each.report.complete_through for each in self.known.values()), default=0)
         return known.report.request is MembershipRequest.JOIN and known.report.complete_through >= ahead - LAG_MAX
 
-    def _recent(self, site: NodeId, now: Instant) -> bool:
+    def _heard_recently(self, site: NodeId, now: Instant) -> bool:
         known = self.known.get(site)
-        return known is not None and now - known.heard_at < 2 * self.loop.timing.report_period
+        return known is not None and now - known.received_at < 2 * self.loop.timing.report_period
 
     def _suspicion(self, formation: Formation) -> NodeId | None:
         for member in formation.members:
@@ -151,10 +149,10 @@ class SecondaryLoopCoordinator:
         return None
 
     def _junction(self) -> NodeId | None:
-        """Who joins the loop to the one above: the one that is meant to, or another that is there. 2001 §5.3."""
-        meant = self.loop.junction
-        if meant in self.parents:
-            return meant
+        """The site that joins the loop to the one above: the intended one if it is there, or another. 2001 §5.3."""
+        intended = self.loop.junction
+        if intended in self.parents:
+            return intended
         present = self.formation.junction if self.formation is not None else None
         return present if present in self.parents else next(iter(self.parents), None)
 
@@ -164,7 +162,7 @@ class SecondaryLoopCoordinator:
             return
         roll = [number for number in map(self._incarnation_of, (junction, *sites)) if number is not None]
         if len(roll) <= len(sites):
-            return  # somebody has not been heard of since this server leads
+            return  # a site has not reported since this server leads
         through = max((known.report.complete_through for known in self.known.values()), default=0)
         base = self.formation
         self.proposal = Formation(
@@ -184,10 +182,10 @@ class SecondaryLoopCoordinator:
         self._changed_at = now
 
     def recorded(self, formation: Formation, now: Instant) -> None:
-        """The formation is in the store: it holds. Tell everyone."""
+        """The store has recorded the formation: send it to all sites."""
         before = self.formation.members if self.formation is not None else ()
-        self.rulings.append(FormationDecision(formation, self._cause, self._changed_at, now))
-        del self.rulings[:-64]
+        self.decisions.append(FormationDecision(formation, self._cause, self._changed_at, now))
+        del self.decisions[:-DECISIONS_MAX]
         members = formation.members
         self.notices.append(f"loop {self.loop.number}, formation {formation.number} of {members}: {self._cause}")
         self.proposal = None
@@ -216,6 +214,6 @@ class SecondaryLoopCoordinator:
         return Install(self._stripe, formation.number, self._me, self.term, final=True, layout=layout)
 
     def _difference(self, formation: Formation, members: list[NodeId]) -> str:
-        said = [f"{site} joins" for site in members if site not in formation.members or not self._is_in(site)]
-        said += [f"{site} is gone" for site in formation.members if site not in members]
-        return ", ".join(said) or "another order"
+        changes = [f"{site} joins" for site in members if site not in formation.members or not self._is_member(site)]
+        changes += [f"{site} is gone" for site in formation.members if site not in members]
+        return ", ".join(changes) or "another order"

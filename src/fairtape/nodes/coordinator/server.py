@@ -1,14 +1,19 @@
-"""The reformation server (X_R): leads or stands by, and governs all loops of a stripe while it leads.
+"""The reformation server (X_R): leads or is a standby, and coordinates all loops of a stripe while it leads.
 
-There are several, and one leads (decision 27, Leadership). They meet only in the store, by comparing and setting: the
-leader counts its leadership on, again and again; a standby that has seen the same count for longer than a lease takes
-over with the next term. The leader counts its lease from when it asked, the standby from when it saw, so at no time do
-two of them act, whatever their clocks show. What a new leader finds granted by the last one it waits out.
+There are several servers, and one leads (decision 27, Leadership). They communicate only through the store, by
+compare-and-set: the leader increments a renewal count; a standby that has seen the same count for longer than a lease
+takes over with the next term. The leader's lease starts when it sent the request, the standby's wait when it saw the
+count, so two servers never act at the same time, whatever their clocks show. A new leader waits for the leases that the
+last one granted.
+
+The set of retired sites is kept in the log beside the formations, so that it survives the leader. It is numbered like
+the formations of a loop, under a loop number that no loop has.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from fairtape.core.effects import Effect, Notice, QueryStore, Send
@@ -33,29 +38,32 @@ from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Topology
 from fairtape.wire.frames import Malformed, NodeId, kind_of
-from fairtape.wire.membership import OperatorCommand, OperatorVerb, SiteReport, decode_membership, is_membership
+from fairtape.wire.membership import (
+    HistoryChunk,
+    OperatorCommand,
+    OperatorVerb,
+    SiteReport,
+    decode_membership,
+    is_membership,
+)
 from fairtape.wire.seals import Keys
 
-# The register of sites that the operator has retired.
-#
-# It is kept in the log beside the formations, so that it outlives whoever was told, and numbered like the formations
-# of a loop, under a number that no loop has.
-
-REGISTER: Final = LOOPS_MAX
+RETIRED_SITES_LOG: Final = LOOPS_MAX  # the loop number of the set of retired sites
+RENEWALS: Final = 5  # within one lease
 _VERSION: Final = b"\1"
 
 
 class RetiredSites:
-    """Who is retired, and whether the log says so."""
+    """The retired sites, and whether the log has recorded them."""
 
     def __init__(self, retired: set[NodeId]) -> None:
-        """The set is shared with those who act by it."""
+        """The set is shared with the coordinators."""
         self.retired = retired
         self._number = 0
         self._recorded: bytes = encode_retired_sites(())
 
     def recall(self, entry: LogEntry | None) -> None:
-        """What the log says counts; where it has no register, nobody is retired."""
+        """Take over what the log says; without an entry no site is retired."""
         self.retired.clear()
         self._number, self._recorded = 0, encode_retired_sites(())
         if entry is not None:
@@ -63,39 +71,40 @@ class RetiredSites:
             self.recorded(entry)
 
     def recorded(self, entry: LogEntry) -> None:
-        """This is in the log."""
+        """The log has this entry."""
         self._number, self._recorded = entry.number, entry.formation
 
     def proposal(self, term: int) -> LogEntry | None:
-        """What is to be recorded, if anything."""
+        """The entry to record; None if the log is up to date."""
         wanted = encode_retired_sites(self.retired)
-        return None if wanted == self._recorded else LogEntry(REGISTER, self._number + 1, term, wanted)
+        return None if wanted == self._recorded else LogEntry(RETIRED_SITES_LOG, self._number + 1, term, wanted)
 
 
 def encode_retired_sites(retired: Collection[NodeId]) -> bytes:
-    """The canonical bytes."""
     return _VERSION + b"".join(site.to_bytes(4) for site in sorted(retired))
 
 
 def decode_retired_sites(encoded: bytes) -> set[NodeId]:
-    """The sites; `Malformed` for anything else."""
+    """Decode the set. Raises `Malformed` for anything that `encode_retired_sites` does not produce."""
     body = encoded[1:]
     if encoded[:1] != _VERSION or len(body) % 4:
-        raise Malformed("not a register of this version")
+        raise Malformed("unknown version or wrong length of the retired sites")
     return {int.from_bytes(body[start : start + 4]) for start in range(0, len(body), 4)}
-
-
-RENEWALS: Final = 5  # signs of life within one lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReformerConfig:
-    """Where a reformation server sits."""
+    """The configuration of a reformation server."""
 
     me: NodeId
-    operator: NodeId  # whose orders it takes
+    operator: NodeId  # whose commands it executes
     stripe: int = 0
-    leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one sign of life
+    leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one renewal
+
+
+_COUNTER_NAMES: Final[Mapping[type, str]] = MappingProxyType(
+    {SiteReport: "standing", OperatorCommand: "order", HistoryChunk: "past"}  # keys of the status file
+)
 
 
 class Reformer:
@@ -103,97 +112,92 @@ class Reformer:
 
     def __init__(
         self,
-        bench: ReformerConfig,
+        config: ReformerConfig,
         topology: Topology,
         *,
         keys: Keys,
         born_at: Instant,
         clock_bound: Callable[[], Duration] = lambda: 0,
     ) -> None:
-        self.bench = bench
+        self.config = config
         self.counts: Counter[str] = Counter()
-        self.leadership: Leadership | None = None  # as it was last seen in the store
-        self.primary = PrimaryLoopCoordinator(topology, me=bench.me, stripe=bench.stripe, clock_bound=clock_bound)
+        self.leadership: Leadership | None = None  # as last read from the store
+        self.primary = PrimaryLoopCoordinator(topology, me=config.me, stripe=config.stripe, clock_bound=clock_bound)
         self.secondary = {
             loop.number: SecondaryLoopCoordinator(
-                loop, me=bench.me, stripe=bench.stripe, incarnation_of=self._incarnation_of
+                loop, me=config.me, stripe=config.stripe, incarnation_of=self._incarnation_of
             )
             for loop in topology.loops[1:]
         }
-        for governor in self.secondary.values():
-            governor.retired = self.primary.retired
-        self._register = RetiredSites(self.primary.retired)
+        for coordinator in self.secondary.values():
+            coordinator.retired = self.primary.retired
+        self._retired_sites = RetiredSites(self.primary.retired)
         self._homes = topology.homes()
         self._clock_bound = clock_bound
         self._clock_error_max = topology.primary.timing.clock_error_max
-        self._authenticator = MessageAuthenticator(me=bench.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
-        self._seen_at: Instant = born_at  # since when the leadership has been what it is
-        self._term = 0  # of this server, while it leads; 0 while it does not
+        self._seen_at: Instant = born_at  # since when the leadership is unchanged
+        self._term = 0  # of this server while it leads; 0 otherwise
         self._claimed_at: Instant = 0
         self._lead_until: Instant = 0
-        self._ask_at: Instant = born_at  # when to look at the leadership again
-        self._asked: StoreRequest | None = None  # one question is under way at a time
+        self._ask_at: Instant = born_at  # when to read or renew the leadership
+        self._asked: StoreRequest | None = None  # the pending request: one at a time
         self._waiting: deque[StoreRequest] = deque()
-        self._pause_until: Instant = 0  # after trouble with the store
+        self._pause_until: Instant = 0  # after an error of the store
 
     # The contract.
 
     def receive(self, datagram: bytes, now: Instant) -> None:
-        """Take one datagram: a standing, or an order."""
-        self._mind_clock(now)
+        self._check_clock(now)
         try:
             self._receive(datagram, now)
         except Malformed:
             self.counts["malformed"] += 1
-        self._carry_on(now)
+        self._flush(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        """Take what one turn brought."""
         for datagram in datagrams:
             self.receive(datagram, now)
 
     def wake(self, now: Instant) -> None:
-        """Look after the leadership, and after the loops."""
-        self._mind_clock(now)
-        self._look_after_leadership(now)
+        self._check_clock(now)
+        self._check_leadership(now)
         if self.leads(now):
             self.primary.wake(now)
-            for governor in self.secondary.values():
-                governor.wake(now)
-        self._carry_on(now)
+            for coordinator in self.secondary.values():
+                coordinator.wake(now)
+        self._flush(now)
 
     def deadline(self) -> Instant | None:
-        """The one timer."""
         earliest = NEVER
         if self._asked is None:
             earliest = min(self._ask_at, self._pause_until) if self._waiting else self._ask_at
         if self._term:
             earliest = min(earliest, self._lead_until, self.primary.deadline())
-            for governor in self.secondary.values():
-                earliest = min(earliest, governor.deadline())
+            for coordinator in self.secondary.values():
+                earliest = min(earliest, coordinator.deadline())
         return None if earliest == NEVER else earliest
 
     def drain(self) -> list[Effect]:
-        """Hand over the effects."""
         effects, self._effects = self._effects, []
         return effects
 
-    def _mind_clock(self, now: Instant) -> None:
-        """Leases are waited out by this clock: one that cannot be trusted must not lead.
+    def _check_clock(self, now: Instant) -> None:
+        """A server with an untrusted clock must not lead, because leases are measured by it.
 
-        And one that was set back must not keep the server from looking at the leadership.
+        A clock that was set back must not delay the check of the leadership.
         """
         if self._doubts_clock and self._term:
-            self._step_down("its clock is not good enough")
-        self._ask_at = min(self._ask_at, now + self.bench.leader_lease // RENEWALS)
-        self._pause_until = min(self._pause_until, now + self.bench.leader_lease // RENEWALS)
+            self._step_down("its clock error is too large")
+        self._ask_at = min(self._ask_at, now + self.config.leader_lease // RENEWALS)
+        self._pause_until = min(self._pause_until, now + self.config.leader_lease // RENEWALS)
 
     @property
     def _doubts_clock(self) -> bool:
         return self._clock_bound() > self._clock_error_max
 
-    def _governors(self) -> list[PrimaryLoopCoordinator | SecondaryLoopCoordinator]:
+    def _coordinators(self) -> list[PrimaryLoopCoordinator | SecondaryLoopCoordinator]:
         return [self.primary, *self.secondary.values()]
 
     def _incarnation_of(self, site: NodeId) -> int | None:
@@ -201,14 +205,14 @@ class Reformer:
         return known.report.incarnation if known is not None else None
 
     def leads(self, now: Instant) -> bool:
-        """Whether it governs now."""
+        """Whether this server leads now."""
         return self._term > 0 and now < self._lead_until
 
     # The store.
 
     def answered(self, answer: StoreResponse, now: Instant) -> None:
-        """What the store says to the question under way."""
-        self._mind_clock(now)
+        """The response of the store to the pending request."""
+        self._check_clock(now)
         question, self._asked = self._asked, None
         match answer:
             case Recalled():
@@ -217,23 +221,23 @@ class Reformer:
                 self._claimed(answer, now)
             case Recorded():
                 self._recorded(answer.entries, now)
-            case _:  # refused, or no answer: what is in the store now will tell
+            case _:  # refused, or no response: read the store again
                 self.counts["store_trouble"] += 1
-                self._pause_until = now + self.bench.leader_lease // RENEWALS
+                self._pause_until = now + self.config.leader_lease // RENEWALS
                 if isinstance(question, Record):
                     self._waiting.appendleft(Recall())
-        self._carry_on(now)
+        self._flush(now)
 
     def _ask(self, question: StoreRequest) -> None:
         self._asked = question
         self._effects.append(QueryStore(question))
 
-    def _look_after_leadership(self, now: Instant) -> None:
+    def _check_leadership(self, now: Instant) -> None:
         if self._term and now >= self._lead_until:
-            self._step_down("its lease has run out")
+            self._step_down("its lease has expired")
         if self._asked is not None or self._ask_at > now:
             return
-        self._ask_at = now + self.bench.leader_lease // RENEWALS
+        self._ask_at = now + self.config.leader_lease // RENEWALS
         if self._doubts_clock:
             self._seen_at = now
             self._ask(Recall())
@@ -241,157 +245,157 @@ class Reformer:
         self._claimed_at = now
         mine = self.leadership
         if self._term and mine is not None:
-            self._ask(Claim(mine, Leadership(self.bench.me, self._term, mine.renewal + 1)))
-        elif mine is not None and now - self._seen_at > self.bench.leader_lease + self.bench.leader_lease // 4:
-            self._ask(Claim(mine, Leadership(self.bench.me, mine.term + 1, 0)))
+            self._ask(Claim(mine, Leadership(self.config.me, self._term, mine.renewal + 1)))
+        elif mine is not None and now - self._seen_at > self.config.leader_lease + self.config.leader_lease // 4:
+            self._ask(Claim(mine, Leadership(self.config.me, mine.term + 1, 0)))
         else:
             self._ask(Recall())
 
-    def _saw(self, leadership: Leadership | None, now: Instant) -> None:
+    def _note_leadership(self, leadership: Leadership | None, now: Instant) -> None:
         if leadership != self.leadership:
             self.leadership, self._seen_at = leadership, now
-        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.bench.me, self._term)):
-            self._step_down("another one leads")
+        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.config.me, self._term)):
+            self._step_down("another server leads")
 
     def _claimed(self, answer: Claimed, now: Instant) -> None:
-        self._saw(answer.leadership, now)
+        self._note_leadership(answer.leadership, now)
         leadership = answer.leadership
-        if leadership is None or leadership.leader != self.bench.me:
+        if leadership is None or leadership.leader != self.config.me:
             return
         if self._term == leadership.term:
-            self._lead_until = self._claimed_at + self.bench.leader_lease
+            self._lead_until = self._claimed_at + self.config.leader_lease
         elif self._claimed_at and not self._doubts_clock:
-            self._waiting.append(Recall())  # the formations as they are now that nobody else can change them
+            self._waiting.append(Recall())  # the formations, now that no other server can change them
 
     def _recalled(self, answer: Recalled, now: Instant) -> None:
-        self._saw(answer.leadership, now)
+        self._note_leadership(answer.leadership, now)
         leadership = answer.leadership
         if self._doubts_clock:
             return
         if leadership is None:
             self._claimed_at = now
-            self._waiting.append(Claim(None, Leadership(self.bench.me, 1, 0)))
+            self._waiting.append(Claim(None, Leadership(self.config.me, 1, 0)))
             return
-        if leadership.leader != self.bench.me:
+        if leadership.leader != self.config.me:
             return
         if self._term == leadership.term:
             self._compare(answer.latest, now)
-        elif leadership.renewal == 0 and now < self._claimed_at + self.bench.leader_lease:
+        elif leadership.renewal == 0 and now < self._claimed_at + self.config.leader_lease:
             self._lead(leadership.term, answer.latest, now)
 
     def _lead(self, term: int, latest: tuple[LogEntry, ...], now: Instant) -> None:
         self._term = term
-        self._lead_until = self._claimed_at + self.bench.leader_lease
+        self._lead_until = self._claimed_at + self.config.leader_lease
         entries = {entry.loop: entry for entry in latest}
-        self._register.recall(entries.pop(REGISTER, None))
+        self._retired_sites.recall(entries.pop(RETIRED_SITES_LOG, None))
         formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
         self.primary.lead(formations.get(0), term, now)
-        for loop, governor in self.secondary.items():
-            governor.lead(formations.get(loop), term, now)
-        self._effects.append(Notice(f"reformation server {self.bench.me} leads, term {term}"))
+        for loop, coordinator in self.secondary.items():
+            coordinator.lead(formations.get(loop), term, now)
+        self._effects.append(Notice(f"reformation server {self.config.me} leads, term {term}"))
 
     def _step_down(self, why: str) -> None:
         self._term = 0
         self._waiting.clear()
-        self._effects.append(Notice(f"reformation server {self.bench.me} no longer leads: {why}"))
+        self._effects.append(Notice(f"reformation server {self.config.me} no longer leads: {why}"))
 
     def _compare(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
-        """After a question that went unanswered: what was to be recorded is there, or is recorded again."""
+        """After a request without a response: a proposal is in the log, or will be recorded again."""
         for entry in latest:
-            if entry.loop == REGISTER:
-                self._register.recorded(entry)
-            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
-            wanted = governor.proposal if governor is not None else None
+            if entry.loop == RETIRED_SITES_LOG:
+                self._retired_sites.recorded(entry)
+            coordinator = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            wanted = coordinator.proposal if coordinator is not None else None
             if wanted is not None and encode_formation(wanted) == entry.formation:
                 self._recorded((entry,), now)
 
     def _recorded(self, entries: tuple[LogEntry, ...], now: Instant) -> None:
         for entry in entries:
-            if entry.loop == REGISTER:
-                self._register.recorded(entry)
-            governor = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
-            if self.leads(now) and governor is not None and governor.proposal is not None:
-                governor.recorded(decode_formation(entry.formation), now)
+            if entry.loop == RETIRED_SITES_LOG:
+                self._retired_sites.recorded(entry)
+            coordinator = self.primary if entry.loop == 0 else self.secondary.get(entry.loop)
+            if self.leads(now) and coordinator is not None and coordinator.proposal is not None:
+                coordinator.recorded(decode_formation(entry.formation), now)
 
-    def _carry_on(self, now: Instant) -> None:
-        """Post what the governors say, and record what they propose."""
+    def _flush(self, now: Instant) -> None:
+        """Send the messages of the coordinators, and record their proposals."""
         if self.leads(now):
             self._join_loops(now)
             self._record_proposals()
-        for governor in self._governors():
-            for site, message in governor.outbox if self.leads(now) else ():
-                self._effects.append(Send(site, [self._authenticator.govern(message)]))
-            self._effects += [Notice(text) for text in governor.notices]
-            governor.outbox.clear()
-            governor.notices.clear()
+        for coordinator in self._coordinators():
+            for site, message in coordinator.outbox if self.leads(now) else ():
+                self._effects.append(Send(site, [self._authenticator.for_membership(message)]))
+            self._effects += [Notice(text) for text in coordinator.notices]
+            coordinator.outbox.clear()
+            coordinator.notices.clear()
         if self._waiting and self._asked is None and now >= self._pause_until:
             self._ask(self._waiting.popleft())
 
     def _join_loops(self, now: Instant) -> None:
-        """Secondary loops follow the loops above them."""
+        """Pass the members of each loop to the coordinators of the loops below it."""
         formations = {0: self.primary.formation, **{n: each.formation for n, each in self.secondary.items()}}
-        for governor in self.secondary.values():
-            above = formations.get(governor.loop.parent)
+        for coordinator in self.secondary.values():
+            above = formations.get(coordinator.loop.parent)
             parents = above.members if above is not None else ()
-            if parents != governor.parents:
-                governor.parents = parents
-                governor.wake(now)
+            if parents != coordinator.parents:
+                coordinator.parents = parents
+                coordinator.wake(now)
 
     def _record_proposals(self) -> None:
         if self._asked is not None and isinstance(self._asked, Record):
             return
         if any(isinstance(question, Record) for question in self._waiting):
             return
-        proposals = [each.proposal for each in self._governors() if each.proposal is not None]
+        proposals = [each.proposal for each in self._coordinators() if each.proposal is not None]
         entries = [LogEntry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
-        register = self._register.proposal(self._term)
-        if register is not None:
-            entries.insert(0, register)
+        retired = self._retired_sites.proposal(self._term)
+        if retired is not None:
+            entries.insert(0, retired)
         if entries:
             self._waiting.append(Record(tuple(entries[:ENTRIES_MAX])))
 
-    # What is heard.
+    # Datagrams.
 
     def _receive(self, datagram: bytes, now: Instant) -> None:
         if not is_membership(datagram):
             raise Malformed("not for a reformation server")
         kind_of(datagram)
         message = decode_membership(datagram)
-        if message.stripe != self.bench.stripe:
-            raise Malformed("another stripe")
-        verdict = self._authenticator.verdict(message, datagram, fresh=True)
-        if verdict is None and not self.leads(now):
-            verdict = "standing_by"
-        self.counts[verdict or type(message).__name__.lower()] += 1
-        if verdict is not None:
+        if message.stripe != self.config.stripe:
+            raise Malformed("other stripe")
+        refusal = self._authenticator.refusal(message, datagram, fresh=True)
+        if refusal is None and not self.leads(now):
+            refusal = "standing_by"
+        self.counts[refusal or _COUNTER_NAMES.get(type(message), type(message).__name__.lower())] += 1
+        if refusal is not None:
             return
         match message:
             case SiteReport():
-                self._hear(message, now)
+                self._receive_report(message, now)
             case OperatorCommand():
-                self._obey(message, now)
+                self._execute(message, now)
             case _:
                 raise Malformed("not for a reformation server")
 
-    def _hear(self, report: SiteReport, now: Instant) -> None:
+    def _receive_report(self, report: SiteReport, now: Instant) -> None:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
         if report.loop == 0:
-            self.primary.hear(report, now)
+            self.primary.receive_report(report, now)
         elif report.loop in self.secondary:
-            self.secondary[report.loop].hear(report, now)
+            self.secondary[report.loop].receive_report(report, now)
 
-    def _obey(self, order: OperatorCommand, now: Instant) -> None:
-        if order.sender != self.bench.operator:
+    def _execute(self, command: OperatorCommand, now: Instant) -> None:
+        if command.sender != self.config.operator:
             self.counts["not_the_operator"] += 1
             return
-        match order.verb:
+        match command.verb:
             case OperatorVerb.RETIRE:
-                self.primary.retire(order.site, now)
+                self.primary.retire(command.site, now)
             case OperatorVerb.ADMIT:
-                self.primary.admit(order.site, now)
+                self.primary.admit(command.site, now)
             case OperatorVerb.PLAN:
-                self.primary.change_plan(order.site, now)
+                self.primary.change_plan(command.site, now)
             case OperatorVerb.RESUME:
                 self.primary.resume(now)

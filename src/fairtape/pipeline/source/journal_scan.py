@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
+from fairtape.core.spans import MessageAssembler
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, Trail
 from fairtape.pipeline.source.partitions import OffsetRange
-from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
 
 BUNCH_ROWS_MAX: Final = 1 << 16  # messages that are opened together, but for the last token
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is forgotten
+
 
 Values: TypeAlias = npt.NDArray[Any]
 
@@ -282,7 +282,7 @@ class _Assembly:
 
     def __init__(self, stretch: OffsetRange) -> None:
         self._journal = JournalReader(stretch.place.path.parent)
-        self._assemblers: dict[tuple[int, int], Assembler] = {}
+        self._assembler = MessageAssembler()
 
     def messages(self, first: int, bodies: _Bodies, source: Values, incarnation: Values) -> dict[int, bytes | None]:
         """By row: the message that ends there, or None where a fragment is not the last."""
@@ -296,13 +296,9 @@ class _Assembly:
         return found
 
     def _add(self, stream: tuple[int, int], body: bytes, sequence: int) -> bytes | None:
-        if stream not in self._assemblers:
-            if not _begins_message(body):
-                return self._whole(body, sequence)
-            if len(self._assemblers) == STREAMS_MAX:
-                del self._assemblers[next(iter(self._assemblers))]
-            self._assemblers[stream] = Assembler()
-        return self._assemblers[stream].add(body)
+        if stream not in self._assembler and not _begins_message(body):
+            return self._whole(body, sequence)
+        return self._assembler.add(stream, body)
 
     def _whole(self, body: bytes, sequence: int) -> bytes | None:
         """Reading began in the middle of this message: the journal looks back for it, once, when it is whole."""

@@ -1,4 +1,4 @@
-"""A formation: one numbered layout of one loop. Tokens count upward for ever, across formations."""
+"""A formation: one numbered layout of one loop. Token numbers increase for ever, across formations."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from fairtape.core.timing import Timing
 from fairtape.wire.frames import FORMATION_MAX, NODE_MAX, NUMBER_MAX, NodeId
 
 MEMBERS_MAX: Final = 128
-LEAVING_MAX: Final = 16  # members that leave with one formation
+LEAVING_MAX: Final = 16  # members that leave at one formation
 LOOPS_MAX: Final = (1 << 16) - 1
 STRIDE_MAX: Final = (1 << 16) - 1
 PLAN_MAX: Final = (1 << 32) - 1
@@ -20,24 +20,24 @@ class BadFormation(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formation:
-    """Who is in the loop, in which order the token travels, and when it started."""
+    """The members in token order, their timing, and the start of one formation of a loop."""
 
     number: int
     members: tuple[NodeId, ...]
     timing: Timing
-    starts_at: Instant  # t of the first token
+    starts_at: Instant  # t_e of the first token
     first_token: int = 1
-    first_sequence: int = 1  # 0: it goes on where the formation before it ends
+    first_sequence: int = 1  # 0: continues where the formation before it ends
     resilience: int = 0  # K: a message commits when K + 1 sites are known to hold it
     timed: bool = True  # TRMP; False is RMP, whose token waits for messages
     loop: int = 0  # 0 is the primary loop
     stride: int = 1  # secondary loops: their token is passed for every stride-th primary token
-    request_sets: int = 1  # k_p: receivers take turns in asking (2001 §5.2); 1: everyone asks at once
-    keeper: NodeId = 0  # who held everything before the first token when the formation was made
-    roll: tuple[int, ...] = ()  # the incarnation of each member that was counted on; empty: whoever is there
-    resilience_before: int = 0  # of one that goes on: K of the formation before, whose tokens may still be open
-    leaving: tuple[NodeId, ...] = ()  # who takes its last turns in the formation before, which this one takes over from
-    plan: int = 0  # names the stripe plan that is in force with it, as the operator ordered; 0: none was ordered
+    request_sets: int = 1  # k_p: receivers take turns in requesting (2001 §5.2); 1: all request at once
+    keeper: NodeId = 0  # the site that held everything before the first token when it was made
+    roll: tuple[int, ...] = ()  # the expected incarnation of each member; empty: any
+    resilience_before: int = 0  # for a planned change: K of the formation before, whose tokens may be incomplete
+    leaving: tuple[NodeId, ...] = ()  # sites that take their last turns in the formation before
+    plan: int = 0  # the active stripe plan, as the operator ordered; 0: none
     broken: bool = False  # a Break: more than K members were silent (decision 21, Where a formation resumes)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Formation:
         if not all(0 <= member <= NODE_MAX for member in members):
             raise BadFormation(f"members {members} must be node numbers from 0 to {NODE_MAX}")
         if len(self.leaving) > LEAVING_MAX or set(self.leaving) & set(members):
-            raise BadFormation(f"leaving is {self.leaving}; it takes up to {LEAVING_MAX} sites that are no members")
+            raise BadFormation(f"leaving is {self.leaving}; it takes up to {LEAVING_MAX} sites that are not members")
         if self.roll and len(self.roll) != len(members):
             raise BadFormation(f"roll has {len(self.roll)} incarnations for {len(members)} members")
         if not 0 <= self.resilience < len(members):
@@ -62,7 +62,7 @@ class Formation:
         if not 1 <= self.first_token <= NUMBER_MAX:
             raise BadFormation(f"first_token is {self.first_token}; it must be at least 1")
         if not 0 <= self.first_sequence <= NUMBER_MAX:
-            raise BadFormation(f"first_sequence is {self.first_sequence}; it must be at least 1, or 0 to go on")
+            raise BadFormation(f"first_sequence is {self.first_sequence}; it must be at least 1, or 0 to continue")
         if not 0 <= self.starts_at <= NUMBER_MAX:
             raise BadFormation(f"starts_at is {self.starts_at} ns; it must be an instant from 0 to {NUMBER_MAX}")
         limits = (("loop", LOOPS_MAX), ("plan", PLAN_MAX), ("stride", STRIDE_MAX), ("request_sets", MEMBERS_MAX))
@@ -73,20 +73,20 @@ class Formation:
 
     @property
     def junction(self) -> NodeId:
-        """Of a secondary loop: the member that is in the loop above, too, and repairs what the others miss."""
+        """Of a secondary loop: the member that is also in the loop above, and repairs losses of the others."""
         return self.members[0]
 
-    def concerns(self, complete_through: int) -> tuple[NodeId, ...]:
-        """Who may still act, or have acted, in it and before it, when the order has come so far."""
+    def relevant_sites(self, complete_through: int) -> tuple[NodeId, ...]:
+        """The sites whose actions may still matter, given the token up to which the order is known."""
         return self.members if complete_through >= self.first_token - 1 else self.members + self.leaving
 
     def survivable(self, complete_through: int) -> int:
-        """How many silent sites the order survives when it is known to have come so far."""
+        """How many silent sites the order survives, given the token up to which it is known."""
         taken_over = self.first_sequence > 0 or complete_through >= self.first_token - 1
         return self.resilience if taken_over else min(self.resilience, self.resilience_before)
 
-    def counts_on(self, site: NodeId, incarnation: int) -> bool:
-        """Whether this incarnation of a site is a member: one that has lost its memory is not."""
+    def has_member(self, site: NodeId, incarnation: int) -> bool:
+        """Whether this incarnation of a site is a member. A later incarnation has lost its memory and is not."""
         if site not in self.members:
             return False
         return not self.roll or self.roll[self.members.index(site)] == incarnation
@@ -96,11 +96,11 @@ class Formation:
         return self.members[(token - self.first_token) % len(self.members)]
 
     def passes_to(self, member: NodeId, token: int) -> int:
-        """How many passes after `token` the token comes to `member`; 0 where `token` is its own."""
+        """How many passes after `token` it is the turn of `member`; 0 if `token` is its own."""
         return (self.members.index(member) - (token - self.first_token)) % len(self.members)
 
     def is_near(self, member: NodeId, token: int) -> bool:
-        """Whether the turn of `member` comes within T_R of `token`: what a source sends again now is there by then."""
+        """Whether the turn of `member` comes within T_R of `token`: a retransmission requested now arrives by then."""
         return self.passes_to(member, token) * self.timing.token_period <= self.timing.retry_period
 
     def scheduled_at(self, token: int) -> Instant:
@@ -112,5 +112,5 @@ class Formation:
         return self.scheduled_at(token) + self.timing.commit_delay
 
     def current(self, now: Instant) -> int:
-        """The latest token whose time has come; below `first_token` before the start."""
+        """The latest token whose scheduled time is not after `now`; below `first_token` before the start."""
         return self.first_token + (now - self.starts_at) // self.timing.token_period

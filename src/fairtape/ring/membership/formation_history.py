@@ -1,7 +1,7 @@
-"""The course of a loop: which formation a token belongs to.
+"""Which formation a token belongs to.
 
-Nearly always there is one formation. When one relieves another in its course there are two for a while: the tokens
-before the change are still being recovered when those after it arrive.
+Usually there is one formation. After a planned change there are two for a while: tokens of the old formation are still
+being recovered when those of the new one arrive.
 """
 
 from typing import Final
@@ -10,28 +10,26 @@ from fairtape.core.instants import Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 
-FORMATIONS_MAX: Final = 8  # that follow one another so fast that tokens of the first are still missing
+FORMATIONS_MAX: Final = 8  # that may follow one another before the first is complete
 
 
 class FormationHistory:
-    """The formations that a site works with, in their order."""
+    """The formations that a site works with, in order."""
 
     def __init__(self, formation: Formation) -> None:
         self._formations = [formation]
-        self.latest = formation  # the last one, which has no end yet
+        self.latest = formation  # the last one, which has not ended
 
     @property
     def formations(self) -> tuple[Formation, ...]:
-        """All of them."""
         return tuple(self._formations)
 
     @property
     def begins_at(self) -> int:
-        """The first token that still belongs to a known formation."""
+        """The first token of the earliest known formation."""
         return self._formations[0].first_token
 
     def of(self, token: int) -> Formation:
-        """The formation of this token."""
         if token >= self.latest.first_token:
             return self.latest
         for formation in reversed(self._formations):
@@ -40,7 +38,6 @@ class FormationHistory:
         return self._formations[0]
 
     def has(self, number: int) -> bool:
-        """Whether a formation of this number is among them."""
         return any(formation.number == number for formation in self._formations)
 
     def holder(self, token: int) -> NodeId:
@@ -51,19 +48,19 @@ class FormationHistory:
         """t_e."""
         return self.of(token).scheduled_at(token)
 
-    def relieve(self, formation: Formation) -> None:
-        """From its first token on, this formation takes over."""
+    def take_over(self, formation: Formation) -> None:
+        """Add a formation that takes over at its first token."""
         assert formation.first_token > self.latest.first_token
         self._formations.append(formation)
         self.latest = formation
         del self._formations[:-FORMATIONS_MAX]
 
     def restart(self, formation: Formation) -> None:
-        """Whatever was before has been left; tokens below the first of this formation belong to none."""
+        """Replace all formations by this one, after a reformation."""
         self._formations = [formation]
         self.latest = formation
 
     def forget_before(self, token: int) -> None:
-        """Nobody asks about tokens below this one any more."""
+        """Drop formations that ended before this token."""
         while len(self._formations) > 1 and self._formations[1].first_token <= token:
             del self._formations[0]

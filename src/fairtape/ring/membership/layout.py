@@ -1,7 +1,7 @@
-"""A formation as bytes: what reformation servers keep in their log, send to sites, and what journals remember.
+"""The encoding of a formation, in the formation log, in Install frames and in journals.
 
-One formation has one encoding, so two sites that installed the same formation wrote the same bytes. One that names a
-stripe plan has the version 2, and the plan behind its head; one that names none is as it was before there were plans.
+Every formation has exactly one encoding, so all sites write the same bytes. A formation with a stripe plan has version
+2, and the plan follows its head; one without a plan has version 1.
 """
 
 import struct
@@ -23,7 +23,6 @@ _ROLL: Final = 8
 
 
 def encode_formation(formation: Formation) -> bytes:
-    """The canonical bytes."""
     timing = formation.timing
     flags = (
         _TIMED * formation.timed | _MERGED * timing.merged | _BROKEN * formation.broken | _ROLL * bool(formation.roll)
@@ -41,13 +40,13 @@ def encode_formation(formation: Formation) -> bytes:
 
 
 def decode_formation(layout: bytes) -> Formation:
-    """The formation; `Malformed` for anything that `encode_formation` would not have made."""
+    """Decode a formation. Raises `Malformed` for anything that `encode_formation` does not produce."""
     try:
         formation = _decode(layout)
     except (struct.error, BadFormation, BadTiming) as error:
         raise Malformed(str(error)) from None
     if encode_formation(formation) != layout:
-        raise Malformed("another encoding of a formation")
+        raise Malformed("not the canonical encoding of a formation")
     return formation
 
 
@@ -59,7 +58,7 @@ def _decode(layout: bytes) -> Formation:
     listed = leaving + (2 * count if flags & _ROLL else count)
     begin = _LAYOUT.size + (_PLAN.size if version == PLANNED else 0)
     if version not in (VERSION, PLANNED) or count > MEMBERS_MAX or len(layout) != begin + 4 * listed:
-        raise Malformed("not a formation of this version")
+        raise Malformed("unknown version or wrong length of a formation")
     numbers = tuple(number for (number,) in struct.iter_unpack(">I", layout[begin:]))
     return Formation(
         number=number,

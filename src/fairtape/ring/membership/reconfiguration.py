@@ -1,7 +1,7 @@
-"""Ring surgery: from one layout of a loop to the next, as functions on values. TRMP 2001 §5.3, §8.
+"""Reconfiguration: from one formation of a loop to the next, as functions on values. TRMP 2001 §5.3, §8.
 
-These change who is in the loop and at what pace. Where the next formation begins is decided by whoever installs it:
-`follow` after a failure, when the ring stands still, and `take_over` in its course, when nothing has failed.
+Most functions change the members or the timing. `follow` and `take_over` determine where the next formation begins:
+`follow` after a failure, when the ring is stopped, and `take_over` for a planned change, while the ring runs.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -14,18 +14,18 @@ from fairtape.wire.frames import NodeId
 
 
 def bypass(formation: Formation, failed: Collection[NodeId]) -> Formation:
-    """(r − 1) mod m passes the token to (r + 1) mod m; where these have failed too, the ones beyond. 2001 §5.3."""
+    """(r − 1) mod m passes the token to (r + 1) mod m, or to the next one that has not failed. 2001 §5.3."""
     return with_members(formation, [member for member in formation.members if member not in failed])
 
 
 def insert(formation: Formation, site: NodeId, *, after: NodeId) -> Formation:
-    """Pass the token to `site` between `after` and the one that followed it. 2001 §5.3."""
+    """Insert `site` between `after` and its successor. 2001 §5.3."""
     position = _position(formation, after) + 1
     return with_members(formation, [*formation.members[:position], site, *formation.members[position:]])
 
 
 def insert_in_order(formation: Formation, site: NodeId, order: Sequence[NodeId]) -> Formation:
-    """Give `site` the place that the tour of the whole roster gives it."""
+    """Insert `site` where it is in `order`, the tour of all sites."""
     before = order[: order.index(site)]
     earlier = [member for member in before if member in formation.members]
     if not earlier:
@@ -34,7 +34,7 @@ def insert_in_order(formation: Formation, site: NodeId, order: Sequence[NodeId])
 
 
 def retire(formation: Formation, site: NodeId) -> Formation:
-    """An existing receiver leaves: a bypass that nobody was forced to. 2001 §5.3."""
+    """An existing receiver leaves voluntarily. 2001 §5.3."""
     _position(formation, site)
     return bypass(formation, (site,))
 
@@ -46,19 +46,19 @@ def exchange(formation: Formation, failed: NodeId, substitute: NodeId) -> Format
 
 
 def reorder(formation: Formation, members: Sequence[NodeId]) -> Formation:
-    """The same sites on another tour."""
+    """The same members in another order."""
     if sorted(members) != sorted(formation.members):
         raise BadFormation(f"members {tuple(members)} are not those of the formation, {formation.members}")
     return with_members(formation, members)
 
 
 def retime(formation: Formation, timing: Timing) -> Formation:
-    """The same sites at another pace (decision 28, Retry adaptation: timing changes only by formation)."""
+    """The same members with another timing (decision 28, Retry adaptation: timing changes only by formation)."""
     return replace(formation, timing=timing)
 
 
 def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
-    """Other members; a loop cannot survive more failures than it has further members."""
+    """Replace the members. K is at most the number of other members."""
     chosen = tuple(members)
     if not chosen:
         raise BadFormation("members is empty; a loop needs at least one site")
@@ -67,18 +67,29 @@ def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
 
 
 def begin_with(formation: Formation, first: NodeId) -> Formation:
-    """The same loop, with the first token at this member."""
+    """Rotate the members so that this one takes the first turn."""
     position = _position(formation, first)
     members, roll = formation.members, formation.roll
-    return replace(formation, members=members[position:] + members[:position], roll=roll[position:] + roll[:position])
+    return replace(
+        formation,
+        members=members[position:] + members[:position],
+        roll=roll[position:] + roll[:position],
+    )
 
 
 def follow(
-    formation: Formation, *, number: int, after: int, sequence: int, keeper: NodeId, starts_at: Instant, broken: bool
+    formation: Formation,
+    *,
+    number: int,
+    after: int,
+    sequence: int,
+    keeper: NodeId,
+    starts_at: Instant,
+    broken: bool,
 ) -> Formation:
-    """The formation that goes on where a fenced one was left: after the last token that a survivor holds whole.
+    """The formation that resumes after a fenced one: after the last token that a survivor holds completely.
 
-    The keeper of that token takes the first turn: it alone is known to need nothing.
+    The keeper, which holds that token, takes the first turn: it alone is known to miss nothing.
     """
     first = begin_with(formation, keeper) if keeper in formation.members else formation
     return replace(
@@ -95,12 +106,12 @@ def follow(
 
 
 def take_over(formation: Formation, *, number: int, present: Formation, at_token: int) -> Formation:
-    """The formation that relieves the present one at a token to come, without a stop.
+    """The formation of a planned change: it takes over at a future token, and the ring does not stop.
 
-    The token passes on as if nothing had happened: to the first member that follows the last token site and stays.
+    The token passes to the first member after the last token site that stays.
     """
-    tour = [present.holder(at_token + step) for step in range(len(present.members))]
-    following = next((member for member in tour if member in formation.members), formation.members[0])
+    successors = [present.holder(at_token + step) for step in range(len(present.members))]
+    following = next((member for member in successors if member in formation.members), formation.members[0])
     return replace(
         begin_with(formation, following),
         number=number,

@@ -1,11 +1,11 @@
-"""A secondary loop: its members hear the same multicast as the primary ones, and pass a token of their own.
+"""The token of a secondary loop. Its members receive the same multicast as the primary loop. TRMP 2001 §4.1.
 
-The secondary token is numbered like the primary ones, and a site passes it on when it holds everything up to that
-number. So whoever hears it knows what the others hold, as in the primary loop, and a site that does not pass it on is
-noticed. It orders nothing: nobody outside the loop waits for it. TRMP 2001 §4.1.
+The secondary token has the number of a primary token. A site passes it on once it holds everything up to that number,
+so its members learn what the others hold, as in the primary loop, and detect a site that does not pass it on. It orders
+nothing: no site outside the loop waits for it.
 
-The token is passed as RMP's is: repeated until the next one is heard. Nobody is blamed for a token that it cannot pass
-because the primary loop stands still: waiting counts only from when this site itself holds what the token asks for.
+The token is passed as in RMP: retransmitted until the next one is received. A site is not suspected while the primary
+loop is stopped: the wait starts when this site itself holds everything up to the next token.
 """
 
 from fairtape.core.effects import Reason
@@ -19,22 +19,22 @@ class SecondaryLoop:
 
     def __init__(self, formation: Formation, *, me: NodeId) -> None:
         self.formation = formation
-        self.suspicion: tuple[NodeId, int, Reason] | None = None  # whom, at which token
-        self.passed_through = formation.first_token - formation.stride  # the highest token heard or sent
+        self.suspicion: tuple[NodeId, int, Reason] | None = None  # site, token, reason
+        self.passed_through = formation.first_token - formation.stride  # the highest token received or sent
         self._me = me
-        self._held_through = 0  # what this site itself holds
+        self._held_through = 0  # primary token: this site holds everything up to it
         self._repeat_at: Instant = NEVER
         self._attempts = 0
-        self._ready_at: Instant = NEVER  # since when this site holds what the next token asks for
+        self._ready_at: Instant = NEVER  # since when this site holds everything up to the next token
 
     @property
     def stable_through(self) -> int:
-        """All members hold everything up to this primary token."""
+        """The primary token up to which all members hold everything."""
         rounds = (len(self.formation.members) - 1) * self.formation.stride
         return max(self.passed_through - rounds, self.formation.first_token - 1)
 
-    def hear(self, token: int, sender: NodeId, now: Instant) -> str:
-        """Another member has passed the token on; the name of what that means."""
+    def receive_token(self, token: int, sender: NodeId, now: Instant) -> str:
+        """Another member passed the token on. Returns a counter name."""
         if token < self.formation.first_token or self._turns(token) is None or self._holder(token) != sender:
             return "out_of_turn"
         if token <= self.passed_through:
@@ -43,7 +43,7 @@ class SecondaryLoop:
         return "loop_token"
 
     def advance(self, complete_through: int, now: Instant) -> list[int]:
-        """This site holds everything up to a primary token: the secondary tokens that it must send now."""
+        """This site holds everything up to this primary token. Returns the secondary tokens to send now."""
         if complete_through < self._held_through:
             self._fall_back(complete_through)
         self._held_through = complete_through
@@ -59,17 +59,17 @@ class SecondaryLoop:
             sent.append(self.passed_through)
             self._attempts += 1
             self._repeat_at = now + self.formation.timing.retry_period
-        self._notice(now)
+        self._watch_next(now)
         return sent
 
     def deadline(self) -> Instant:
-        """When to repeat, or to give up."""
+        """When to retransmit, or to suspect the next site."""
         if self.suspicion is not None or self._ready_at == NEVER:
             return NEVER
         return min(self._repeat_at, self._ready_at + self.formation.timing.reform_delay)
 
     def _fall_back(self, complete_through: int) -> None:
-        """A Break took tokens back: what was passed of them means nothing, and nobody is waited for any more."""
+        """A Break removed tokens from the order: undo their passes, and restart the waits."""
         turns = (complete_through - self.formation.first_token) // self.formation.stride
         passed_through = self.formation.first_token + max(turns, -1) * self.formation.stride
         self.passed_through = min(self.passed_through, passed_through)
@@ -97,10 +97,10 @@ class SecondaryLoop:
         self.passed_through = token
         self._repeat_at = self._ready_at = NEVER
         self._attempts = 0
-        self._notice(now)
+        self._watch_next(now)
 
-    def _notice(self, now: Instant) -> None:
-        """Start waiting once the next site could pass the token on; give it up when it has not for too long."""
+    def _watch_next(self, now: Instant) -> None:
+        """Start the wait once the next site could pass the token on; suspect it when the wait is over."""
         if self._held_through < self._next:
             return
         if self._ready_at == NEVER:

@@ -1,4 +1,4 @@
-"""The charter of a deployment: what its operator wants, for the reformation servers to bring about."""
+"""The topology that the operator wants. Reformation servers establish and keep it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX
 from fairtape.wire.frames import NodeId
 
-CLOCK_MARGIN: Final = 2  # a lease is measured by two clocks, each of which may be wrong at its beginning and its end
+CLOCK_MARGIN: Final = 2  # two clocks measure a lease, and each may be wrong at its start and its end
 
 
 class BadTopology(ValueError):
-    """A charter that cannot work; the message names the field, the value and the remedy."""
+    """A topology that cannot work; the message names the field, the value and the remedy."""
 
 
 class Excess(Enum):
     """What to do when more than K members are silent (decision 21, Where a formation resumes)."""
 
-    HALT = "halt"  # wait for them, or for the operator
-    CONTINUE = "continue"  # go on, with a Break in the sequence
+    HALT = "halt"  # wait for the members, or for the operator
+    CONTINUE = "continue"  # continue, with a Break in the order
 
 
 class Remedy(Enum):
-    """What becomes of the place of a failed member."""
+    """What happens to the position of a failed member."""
 
-    BYPASS = "bypass"  # the token passes it by. TRMP 2001 §5.3
-    REPLACE = "replace"  # a site of its secondary loop takes it. TRMP 2001 §8
+    BYPASS = "bypass"  # the token skips it. TRMP 2001 §5.3
+    REPLACE = "replace"  # a site of its secondary loop takes over. TRMP 2001 §8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopTopology:
-    """One loop as it is meant to be."""
+    """The intended state of one loop."""
 
     number: int
-    tour: tuple[NodeId, ...]  # its own sites in the order in which the token travels; a junction is not among them
+    tour: tuple[NodeId, ...]  # its own sites in token order, without the junction
     timing: Timing
     parent: int = 0  # the loop that its junction belongs to
-    junction: NodeId | None = None  # who is meant to join it to its parent; None for the primary loop
+    junction: NodeId | None = None  # the site that should join it to its parent; None for the primary loop
     stride: int = 1
     request_sets: int = 1
 
@@ -54,7 +54,7 @@ class LoopTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """All loops, and the rules for all of them."""
+    """All loops, and the rules that apply to all of them."""
 
     loops: tuple[LoopTopology, ...]
     resilience: int | str = 1  # K, or "majority", or "all"
@@ -88,11 +88,11 @@ class Topology:
         return self.loops[0]
 
     def homes(self) -> Mapping[NodeId, int]:
-        """The loop that each site is meant to be in."""
+        """The loop that each site belongs to."""
         return {site: loop.number for loop in self.loops for site in loop.tour}
 
     def resilience_of(self, members: Sequence[NodeId]) -> int:
-        """K for a loop of these members: no more than it has further members."""
+        """K for a loop of these members: at most the number of other members."""
         wanted = {"majority": len(members) // 2, "all": len(members) - 1}.get(str(self.resilience))
         if wanted is None:
             wanted = int(self.resilience)
@@ -100,5 +100,5 @@ class Topology:
 
 
 def lease_margin(timing: Timing) -> Duration:
-    """How much longer a reformation server waits than a lease lasts: what the two clocks may be wrong by."""
+    """How much longer than a lease a reformation server waits, to allow for the error of two clocks."""
     return CLOCK_MARGIN * 2 * timing.clock_error_max

@@ -1,7 +1,7 @@
 """Ordering: acknowledgments become the sequence.
 
-Ack(e) names ranges; together with the numbers before it they get s … s + k - 1 (decision 3, Numbering). Acks may
-arrive in any order and in parts; tokens are taken into the order strictly one after the other.
+Ack(e) names ranges, whose messages get the next sequence numbers s … s + k - 1 (decision 3, Numbering). Acks may arrive
+in any order and in parts; tokens enter the order strictly one after the other.
 """
 
 from typing import Final
@@ -12,15 +12,15 @@ from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
 from fairtape.wire.frames import Ack, Malformed, Range
 
 TOKENS_AHEAD_MAX: Final = 65_536
-"""How far above the last token in the order an acknowledgment may be to be kept."""
+"""Acknowledgments further above the last ordered token are refused."""
 
 
 class Breach(Exception):
-    """A token site has broken the protocol: its acknowledgment does not continue the order."""
+    """A token site violated the protocol: its acknowledgment does not continue the order."""
 
 
 class Acknowledgment:
-    """Ack(e) as it comes together from its parts."""
+    """Ack(e), assembled from its parts."""
 
     __slots__ = ("complete", "parts", "ranges", "sent_at", "sequence")
 
@@ -37,10 +37,10 @@ class Acknowledgment:
         return self.sequence != 0
 
     def add(self, ack: Ack, datagram: bytes) -> None:
-        """Keep a part that is not held yet."""
+        """Add a part that is not held yet. Raises `Malformed` if it does not match the others."""
         for other, _ in self.parts.values():
             if (other.parts, other.sent_at) != (ack.parts, ack.sent_at):
-                raise Malformed("a part that does not belong to the others")
+                raise Malformed("part of another acknowledgment")
             break
         self.parts[ack.part] = ack, datagram
         if len(self.parts) == ack.parts:
@@ -54,17 +54,17 @@ class Acknowledgment:
 
     @property
     def datagrams(self) -> list[bytes]:
-        """The parts as they were sent, for repairs."""
+        """The original datagrams, for repairs."""
         return [datagram for _, datagram in self.parts.values()]
 
 
 class Ordering:
-    """The acknowledgments of one formation, from the first that is not yet held by all to the latest heard."""
+    """The acknowledgments from the first that not all members hold to the latest received."""
 
     def __init__(
         self, *, formations: FormationHistory, stripe: int, buffer: ReceiveBuffer, after: int, next_sequence: int
     ) -> None:
-        """Tokens up to `after` have their places already, and `next_sequence` is the number that comes next."""
+        """Tokens up to `after` are in the order already; `next_sequence` is the next number."""
         self.formations = formations
         self.stripe = stripe
         self.buffer = buffer
@@ -74,7 +74,7 @@ class Ordering:
         self.next_sequence = next_sequence
 
     def accept(self, ack: Ack, datagram: bytes) -> str:
-        """Take one part of an acknowledgment; the name of what became of it."""
+        """Add one part of an acknowledgment. Returns a counter name."""
         token = ack.token
         formation = self.formations.of(token)
         if token < formation.first_token or ack.formation != formation.number or ack.sender != formation.holder(token):
@@ -87,7 +87,7 @@ class Ordering:
         if ack.part in acknowledgment.parts:
             return "duplicate"
         for named in ack.ranges:
-            self.buffer.name(named)
+            self.buffer.note_named(named)
         acknowledgment.add(ack, datagram)
         self._acks[token] = acknowledgment
         return "ack"
@@ -107,36 +107,34 @@ class Ordering:
         return all(self.buffer.named(named).next >= named.end for named in acknowledgment.ranges)
 
     def holds_all_through(self, token: int) -> bool:
-        """Whether everything up to `token` is held, be it that its place in the order is not certain yet."""
+        """Whether everything up to `token` is held, in the order or not yet."""
         following = range(self.complete_through + 1, token + 1)
         return all(each in self._acks and self._acks[each].complete for each in following)
 
     def ranges(self, token: int) -> tuple[Range, ...]:
-        """The messages that Ack(token) names."""
         return self._acks[token].ranges
 
     def missing(self, token: int) -> list[Range]:
-        """What of Msg(token) is not held."""
+        """The ranges of Msg(token) that are not held."""
         ranges = self._acks[token].ranges
         return [gap for named in ranges for gap in self.buffer.named(named).missing(named.first, named.end)]
 
     def completed(self, token: int) -> None:
-        """All of Msg(token) is held."""
         self._acks[token].complete = True
 
     def first_named_after(self, token: int, stream: Stream) -> int:
-        """The lowest number of this stream that a token above `token` gave its place; the next one where none did."""
+        """The lowest number of this stream that a token above `token` ordered; its next number if none did."""
         for later in range(token + 1, self.complete_through + 1):
             acknowledgment = self._acks.get(later)
             if acknowledgment is None:
-                return 1  # adopted from another site: nothing is known here, and to say less is always safe
+                return 1  # adopted from another site: unknown here, and a lower number is always safe
             for named in acknowledgment.ranges:
                 if (named.source, named.incarnation) == stream.key:
                     return named.first
         return stream.acked
 
     def take_next(self) -> Ordered | None:
-        """Take the next token into the order, if all of it is held. `Breach` where it does not continue the order."""
+        """Order the next token if all of it is held. Raises `Breach` if it does not continue the order."""
         token = self.complete_through + 1
         acknowledgment = self._acks.get(token)
         if acknowledgment is None or not acknowledgment.complete:
@@ -160,37 +158,37 @@ class Ordering:
     def _take_spans(self, acknowledgment: Acknowledgment) -> tuple[Span, ...]:
         spans = []
         for named in acknowledgment.ranges:
-            if not self.buffer.fits(named):
+            if not self.buffer.continues_order(named):
                 raise Breach
             spans.append(self.buffer.take(named, self.next_sequence))
             self.next_sequence += named.count
         return tuple(spans)
 
     def datagrams(self, token: int) -> list[bytes]:
-        """The parts of Ack(token), as far as they are held."""
+        """The held parts of Ack(token)."""
         acknowledgment = self._acks.get(token)
         return acknowledgment.datagrams if acknowledgment is not None else []
 
     def drop_through(self, token: int) -> None:
-        """Every member holds everything up to `token`: keep none of it for repairs."""
+        """All members hold everything up to `token`: drop it."""
         while self._dropped_through < token:
             self._dropped_through += 1
             acknowledgment = self._acks.pop(self._dropped_through, None)
-            if acknowledgment is not None:  # what another site told us has no datagrams to repair with
+            if acknowledgment is not None:  # adopted tokens have no datagrams for repairs
                 self.buffer.drop(acknowledgment.ranges)
 
     def adopt(self, ordered: Ordered) -> None:
-        """Another site, which holds everything before it, says that this is what comes next."""
+        """Append an entry from another site's journal, which continues the order here."""
         assert ordered.token > self.complete_through
         assert ordered.sequence == self.next_sequence
         for span in ordered.spans:
             self.buffer.adopt(span)
         self.next_sequence += ordered.count
-        self._acks.pop(ordered.token, None)  # the blocks that it names are not kept for repairs
+        self._acks.pop(ordered.token, None)  # its blocks are not kept for repairs
         self.complete_through = ordered.token
 
     def advance_to(self, token: int) -> None:
-        """Nothing more was put into the order up to `token`: an acknowledgment that says otherwise was left behind."""
+        """No messages follow up to `token`. An acknowledgment that says otherwise belongs to an abandoned formation."""
         if token <= self.complete_through:
             return
         for void in [known for known in self._acks if self.complete_through < known <= token]:
@@ -198,11 +196,11 @@ class Ordering:
         self.complete_through = token
 
     def waiting(self) -> list[int]:
-        """Tokens whose acknowledgment is held, and that have no place in the order yet."""
+        """Tokens above the order whose acknowledgments are complete."""
         return sorted(token for token, known in self._acks.items() if token > self.complete_through and known.whole)
 
     def forget_unordered(self) -> None:
-        """Acknowledgments that have no place in the order never get one: their formation was left behind."""
+        """Drop acknowledgments above the order: their formation was abandoned."""
         for token in [token for token in self._acks if token > self.complete_through]:
             del self._acks[token]
         self.buffer.forget_names()

@@ -1,12 +1,11 @@
-"""Holdings: the blocks of every source that this site holds.
+"""The receive buffer: the blocks of every source that this site holds.
 
-A *stream* is one incarnation of one source. Its numbers are contiguous: `next` is the first that is missing, blocks
-beyond it wait for the hole to close, and everything below `acked` has its place in the order. Once a later incarnation
-has a place in the order, an earlier one has ended: nothing more of it is ever acknowledged (decision 16, Incarnations
-end in the order).
+A *stream* is one incarnation of one source. Its numbers are contiguous: `next` is the first missing one, blocks beyond
+it wait for the hole to close, and everything below `acked` is in the order. Once a later incarnation is in the order,
+an earlier one has ended: nothing more of it is ever acknowledged (decision 16, Incarnations end in the order).
 
-To drop what is not yet acknowledged is always safe: whoever acknowledges it holds it and will be asked. To refuse it
-is therefore how every limit here is kept.
+Dropping a block that is not acknowledged is always safe: the site that acknowledges it holds it and will be asked for
+it. So every limit here is kept by refusing blocks.
 """
 
 import struct
@@ -17,40 +16,49 @@ from fairtape.core.effects import Span
 from fairtape.core.instants import Instant
 from fairtape.wire.blocks import check_body
 from fairtape.wire.frames import BLOCK_PREFIX, RANGE_COUNT_MAX, BlockFrame, Malformed, NodeId, Range
-from fairtape.wire.seals import SEAL_ROOM, Keys, Marker, Seal
+from fairtape.wire.seals import SEAL_OVERHEAD, Keys, Marker, Seal
 
 HELD_BLOCKS_MAX: Final = 16_384  # unacknowledged blocks of one stream
-ACK_BLOCKS_MAX: Final = 4 * HELD_BLOCKS_MAX  # about what one acknowledgment may name, so that Msg(e) has a limit
-STREAMS_MAX: Final = 4  # incarnations of one source that are remembered at once
-MISSING_RANGES_MAX: Final = 64  # holes of one range that are named in one request
+ACK_BLOCKS_MAX: Final = 4 * HELD_BLOCKS_MAX  # approximate limit of one acknowledgment, and so of Msg(e)
+STREAMS_MAX: Final = 4  # incarnations of one source that are kept at once
+MISSING_RANGES_MAX: Final = 64  # holes of one range in one request
 
 StreamKey: TypeAlias = tuple[NodeId, int]
 
 
 Held: TypeAlias = tuple[int, bytes, bytes, bool]
-"""One block: how many messages, the body for the order, the datagram for repairs, whether it is a fragment.
+"""One block: number of messages, body for the order, datagram for repairs, whether it is a fragment.
 
-A plain tuple, because one is made for every datagram."""
+A plain tuple, because every datagram creates one."""
 
-
-_IDENTITY: Final = struct.Struct(">IIQ")  # the part of a block's header that is the same for a whole stream
-_RUN_HEADER: Final = struct.Struct(">6sH16sQ")  # that header: beginning, count, identity, first number
+_IDENTITY: Final = struct.Struct(">IIQ")  # the header fields that are the same for a whole stream
+_RUN_HEADER: Final = struct.Struct(">6sH16sQ")  # the whole header: prefix, count, identity, first number
 
 
 def _stream_key(datagram: bytes) -> StreamKey | None:
-    """Whose block this would be, if it is one."""
-    if len(datagram) <= SEAL_ROOM:
+    """The stream of a datagram, if it is a block; None if it is too short."""
+    if len(datagram) <= SEAL_OVERHEAD:
         return None
     _, source, incarnation = _IDENTITY.unpack_from(datagram, 8)
     return source, incarnation
 
 
 class Stream:
-    """What this site holds of one incarnation of one source."""
+    """The blocks of one incarnation of one source."""
 
     __slots__ = (
-        "acked", "asked_at", "beyond", "blocks", "ended", "incarnation", "named",
-        "next", "seal", "source", "told_at", "waiting",
+        "acked",
+        "asked_at",
+        "beyond",
+        "blocks",
+        "ended",
+        "incarnation",
+        "named",
+        "next",
+        "progress_sent_at",
+        "seal",
+        "source",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, source: NodeId, incarnation: int, seal: Seal) -> None:
@@ -59,31 +67,30 @@ class Stream:
         self.seal = seal
         self.next = 1  # everything below is held, or was
         self.acked = 1  # everything below is acknowledged
-        self.named = 1  # everything below is named by an acknowledgment that was heard
+        self.named = 1  # everything below is named by a received acknowledgment
         self.blocks: dict[int, Held] = {}  # below `next`
         self.beyond: dict[int, Held] = {}  # above a hole
-        self.waiting = 0  # blocks that are held and not acknowledged
+        self.waiting = 0  # blocks held and not acknowledged
         self.ended = False  # a later incarnation is in the order
-        self.asked_at: Instant = 0  # when the source was last asked for a hole
-        self.told_at: Instant = 0  # when the source was last told of its progress
+        self.asked_at: Instant = 0  # when a hole was last requested from the source
+        self.progress_sent_at: Instant = 0  # when the source was last sent its progress
 
     @property
     def key(self) -> StreamKey:
-        """How it is found."""
         return self.source, self.incarnation
 
     @property
     def placed(self) -> bool:
-        """Whether any of it has a place in the order, or is given one by an acknowledgment that was heard."""
+        """Whether any of it is in the order, or named by a received acknowledgment."""
         return self.acked > 1 or self.named > 1
 
     def missing(self, first: int, end: int) -> list[Range]:
-        """The stretches of first … end - 1 that are not held."""
+        """The parts of first … end - 1 that are not held, up to `MISSING_RANGES_MAX`."""
         position = max(first, self.next)
         gaps: list[Range] = []
-        # A site that missed much has very many blocks beyond the hole, and asks about a few numbers at a time.
-        few = range(position, end)
-        starts = [n for n in few if n in self.beyond] if len(few) < len(self.beyond) else sorted(self.beyond)
+        # A site that missed much has very many blocks beyond the hole, and requests a few numbers at a time.
+        wanted = range(position, end)
+        starts = [n for n in wanted if n in self.beyond] if len(wanted) < len(self.beyond) else sorted(self.beyond)
         for start in starts:
             if not position <= start < end:
                 continue
@@ -95,13 +102,13 @@ class Stream:
         return gaps[:MISSING_RANGES_MAX]
 
     def hole(self) -> Range | None:
-        """The first stretch that is missing below something held, and that no acknowledgment has named.
+        """The first missing range below a held block that no acknowledgment has named.
 
-        What an acknowledgment names is recovered from its token site; the source is asked for what it alone may have.
+        Named messages are recovered from their token site; only the source may have the others.
         """
         first = max(self.next, self.named)
         end = min((number for number in self.beyond if number >= first), default=first)
-        count = min(end - first, RANGE_COUNT_MAX)  # a source may jump further than a range can say
+        count = min(end - first, RANGE_COUNT_MAX)  # a hole may exceed the largest count of a range
         return Range(self.source, self.incarnation, first, count) if count else None
 
     def find(self, first: int) -> Held | None:
@@ -109,7 +116,7 @@ class Stream:
         return self.blocks.get(first) or self.beyond.get(first)
 
     def add(self, first: int, held: Held) -> None:
-        """Keep a block that is not held yet, and close the holes that it closes."""
+        """Add a block that is not held yet."""
         self.waiting += 1
         if first != self.next:
             self.beyond[first] = held
@@ -126,13 +133,13 @@ class Stream:
         self._drop_overlapping()
 
     def _drop_overlapping(self) -> None:
-        """A source that cuts its numbers twice loses the second cut: its own fault, and nobody else's trouble."""
+        """A faulty source may send overlapping blocks: drop those that overlap held ones."""
         for first in [number for number in self.beyond if number < self.next]:
             del self.beyond[first]
             self.waiting -= 1
 
     def take(self, named: Range, sequence: int) -> Span:
-        """Give `named`, which is held and next in line, its place in the order."""
+        """Assign sequence numbers to `named`, which is held and next in the order."""
         taken = []
         first = named.first
         while first < named.end:
@@ -153,24 +160,24 @@ class Stream:
             fragments=fragments if True in fragments else (),
         )
 
-    def cut_at(self, end: int) -> bool:
-        """Whether `end` is the edge of a held block, as the end of an honest range always is."""
+    def ends_block(self, end: int) -> bool:
+        """Whether a held block ends at `end`, as for every range of a correct token site."""
         if end == self.next:
             return True
         return end in self.blocks
 
     def drop(self, first: int, end: int) -> None:
-        """Forget acknowledged blocks that nobody needs any more."""
+        """Drop acknowledged blocks that no site needs for repairs."""
         while first < end:
             first += self.blocks.pop(first)[0]
 
     def adopt(self, end: int) -> None:
-        """Everything below `end` has its place in the order, as another site says; here it may never have been held."""
+        """Another site's journal has everything below `end` in the order; it may never have been held here."""
         position = self.acked
         while position < end and position in self.blocks:
             position += self.blocks.pop(position)[0]
             self.waiting -= 1
-        if position > end:  # a source that cut its numbers twice: what it cut across the edge is of no use
+        if position > end:  # a block across `end`, from a source with overlapping blocks, is useless
             self._forget_from(position)
         self.acked = end
         self.named = max(self.named, end)
@@ -184,7 +191,7 @@ class Stream:
             self.waiting -= 1
 
     def forget_unordered(self) -> None:
-        """Drop every block that has no place in the order."""
+        """Drop every block that is not in the order."""
         self.beyond.clear()
         first = self.acked
         while first < self.next:
@@ -193,31 +200,30 @@ class Stream:
         self.waiting = 0
 
     def end(self) -> None:
-        """A later incarnation is in the order: forget whatever has no place in it."""
+        """A later incarnation is in the order: drop every block that is not."""
         self.forget_unordered()
         self.ended = True
 
 
 class ReceiveBuffer:
-    """All streams, found by their source and incarnation."""
+    """All streams, by source and incarnation."""
 
     def __init__(self, *, keys: Keys, stripe: int) -> None:
         self._keys = keys
         self._stripe = stripe
-        self._beginning = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
+        self._prefix = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
         self._streams: dict[StreamKey | None, Stream] = {}
         self._incarnations: dict[NodeId, list[int]] = {}  # ascending
-        self._ordered: dict[NodeId, int] = {}  # the latest incarnation that has a place in the order
+        self._ordered: dict[NodeId, int] = {}  # the latest incarnation in the order
         self._markers: dict[NodeId, Marker] = {}
-        self._holed: dict[StreamKey, Stream] = {}  # with something missing below something held
-        self._fresh: dict[StreamKey, Stream] = {}  # with something to acknowledge, in order of arrival
+        self._with_holes: dict[StreamKey, Stream] = {}  # with a hole below a held block
+        self._unacked: dict[StreamKey, Stream] = {}  # with messages to acknowledge, in order of arrival
 
     def find(self, key: StreamKey) -> Stream | None:
-        """The stream, if it is known."""
         return self._streams.get(key)
 
     def marker(self, source: NodeId) -> Marker:
-        """The proofs for one source."""
+        """The marker of the ranges of one source."""
         marker = self._markers.get(source)
         if marker is None:
             marker = self._markers[source] = Marker(self._keys.sources[source], stripe=self._stripe)
@@ -225,58 +231,58 @@ class ReceiveBuffer:
 
     @property
     def has_holes(self) -> bool:
-        """Whether something is missing below something held."""
-        return bool(self._holed)
+        """Whether any stream has a hole below a held block."""
+        return bool(self._with_holes)
 
     def with_holes(self) -> list[Stream]:
-        """The streams in which something is missing below something held."""
-        return list(self._holed.values())
+        """The streams with a hole below a held block."""
+        return list(self._with_holes.values())
 
     def accept(self, frame: BlockFrame, datagram: bytes) -> str:
-        """Take one block; the name of what became of it. `Malformed` where it proves itself wrong."""
+        """Add one block. Returns a counter name. Raises `Malformed` for a block that no correct source sends."""
         flags, _, source, incarnation, first, count = frame
         key = source, incarnation
         known = self._streams.get(key)
-        stream = known or self._newcomer(key)
+        stream = known or self._new_stream(key)
         if first < stream.next or first in stream.beyond:
             return "duplicate"
         if stream.ended:
-            raise Malformed("an earlier incarnation")
+            raise Malformed("earlier incarnation")
         if stream.waiting >= HELD_BLOCKS_MAX and not (first == stream.next and stream.beyond):
-            return "over_limit"  # the one block that closes a hole is always welcome, or a full table would stay full
+            return "over_limit"  # except the block that closes a hole, or a full stream would stay full
         body = stream.seal.open(datagram, first)
         check_body(body, count, fragment=flags != 0)
         if known is None:
-            self._make_room(source)
-            self._admit(stream)
+            self._evict_oldest(source)
+            self._add_stream(stream)
         stream.add(first, (count, body, datagram, flags != 0))
         if stream.beyond:
-            self._holed[key] = stream
+            self._with_holes[key] = stream
             if stream.next > stream.acked:
-                self._fresh[key] = stream
+                self._unacked[key] = stream
             return "ahead"
-        if self._holed:
-            self._holed.pop(key, None)
-        self._fresh[key] = stream
+        if self._with_holes:
+            self._with_holes.pop(key, None)
+        self._unacked[key] = stream
         return "block"
 
     def accept_run(self, datagrams: Sequence[bytes], start: int, datagram_max: int) -> int:
-        """How many datagrams, from `start` on, were taken because they simply follow on.
+        """Add a run of blocks from `start` on; returns how many were added.
 
-        Nearly all do: the next blocks of a known stream without a hole, whole messages of one size each, under a right
-        seal. The first that differs in anything ends the run and is left to `accept`.
+        The fast path of nearly all blocks: the next blocks of a known stream without a hole, uniform bodies, correct
+        seals. The first datagram that differs ends the run and is left to `accept`.
         """
         stream = self._streams.get(_stream_key(datagrams[start]))
         if stream is None or stream.beyond or stream.ended:
             return 0
-        beginning, identity = self._beginning, _IDENTITY.pack(0, stream.source, stream.incarnation)
+        prefix, identity = self._prefix, _IDENTITY.pack(0, stream.source, stream.incarnation)
         blocks, following, opened = stream.blocks, stream.next, stream.seal.open
         taken = 0
         for datagram in datagrams[start : start + max(HELD_BLOCKS_MAX - stream.waiting, 0)]:
-            if not SEAL_ROOM < len(datagram) <= datagram_max:
+            if not SEAL_OVERHEAD < len(datagram) <= datagram_max:
                 break
             begins, count, identifies, first = _RUN_HEADER.unpack_from(datagram)
-            if first != following or identifies != identity or begins != beginning:
+            if first != following or identifies != identity or begins != prefix:
                 break
             try:
                 body = opened(datagram, first)
@@ -291,162 +297,161 @@ class ReceiveBuffer:
         stream.next = following
         stream.waiting += taken
         if taken:
-            self._fresh[stream.key] = stream
+            self._unacked[stream.key] = stream
         return taken
 
-    def name(self, named: Range) -> None:
-        """An acknowledgment names these, of a stream that may be older than any that was heard here."""
+    def note_named(self, named: Range) -> None:
+        """An acknowledgment names this range. The stream may be unknown here, and older than a known one."""
         key = named.source, named.incarnation
         stream = self._streams.get(key)
         if stream is None:
-            stream = self._stream(key)
-            self._admit(stream)
+            stream = self._make_stream(key)
+            self._add_stream(stream)
         stream.named = max(stream.named, named.end)
 
     def named(self, named: Range) -> Stream:
-        """The stream of a range that an acknowledgment has named."""
+        """The stream of a range that an acknowledgment named."""
         return self._streams[named.source, named.incarnation]
 
     def unacknowledged(self, ranges_max: int) -> list[Range]:
-        """What this site could acknowledge now: sources in order of arrival, each one's incarnations in order."""
+        """What this site could acknowledge now: sources in order of arrival, incarnations of a source ascending."""
         ranges: list[Range] = []
         blocks = 0
-        for source in dict.fromkeys(source for source, _ in self._fresh):
+        for source in dict.fromkeys(source for source, _ in self._unacked):
             for incarnation in self._incarnations[source]:
-                stream = self._fresh.get((source, incarnation))
+                stream = self._unacked.get((source, incarnation))
                 if stream is not None:
                     ranges.append(Range(source, incarnation, stream.acked, stream.next - stream.acked))
                     blocks += stream.waiting
             if blocks >= ACK_BLOCKS_MAX:
-                break  # the others are first in line for the next token
+                break  # the other sources come first at the next token
         return ranges[:ranges_max]
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Whether there is anything to acknowledge."""
-        return bool(self._fresh)
+        return bool(self._unacked)
 
     def first_unacknowledged(self) -> list[Range]:
-        """The oldest unacknowledged block alone: RMP gives every source message an acknowledgment of its own."""
+        """Only the oldest unacknowledged block: in RMP every source message has its own acknowledgment."""
         for named in self.unacknowledged(1):
             stream = self._streams[named.source, named.incarnation]
             return [Range(named.source, named.incarnation, named.first, stream.blocks[named.first][0])]
         return []
 
-    def fits(self, named: Range) -> bool:
-        """Whether an acknowledgment of `named`, which is held, continues the order as it must."""
+    def continues_order(self, named: Range) -> bool:
+        """Whether acknowledging `named`, which is held, continues the order of its source."""
         stream = self.named(named)
         return (
             named.first == stream.acked
-            and stream.cut_at(named.end)
+            and stream.ends_block(named.end)
             and named.incarnation >= self._ordered.get(named.source, 0)
         )
 
     def take(self, named: Range, sequence: int) -> Span:
-        """Give `named` its place in the order; earlier incarnations of its source have ended by that."""
+        """Assign sequence numbers to `named`. This ends earlier incarnations of its source."""
         stream = self._streams[named.source, named.incarnation]
         span = stream.take(named, sequence)
         if stream.acked == stream.next:
-            self._fresh.pop(stream.key, None)
+            self._unacked.pop(stream.key, None)
         self._end_earlier(stream)
         return span
 
     def _end_earlier(self, stream: Stream) -> None:
-        """A stream has a place in the order: earlier incarnations of its source have ended by that."""
+        """The stream is in the order: earlier incarnations of its source have ended."""
         if self._ordered.get(stream.source, -1) < stream.incarnation:
             self._ordered[stream.source] = stream.incarnation
             for incarnation in [i for i in self._incarnations[stream.source] if i < stream.incarnation]:
                 self._end(self._streams[stream.source, incarnation])
 
     def adopt(self, span: Span) -> None:
-        """This has its place in the order, as another site says, whether it is held here or not."""
+        """Another site's journal has this span in the order, whether it is held here or not."""
         named = Range(span.source, span.incarnation, span.first, span.count)
-        self.name(named)
+        self.note_named(named)
         stream = self.named(named)
         stream.adopt(named.end)
-        self._file(stream)
+        self._index(stream)
         self._end_earlier(stream)
 
     def recover(self, streams: Mapping[NodeId, tuple[int, int]]) -> None:
-        """What a journal proves: the latest incarnation of each source in the order, and its next number."""
+        """Restore from a journal: the latest incarnation of each source in the order, and its next number."""
         for source, (incarnation, following) in streams.items():
             if source in self._keys.sources:
-                stream = self._stream((source, incarnation))
+                stream = self._make_stream((source, incarnation))
                 stream.next = stream.acked = stream.named = following
-                self._admit(stream)
+                self._add_stream(stream)
                 self._ordered[source] = incarnation
 
     def forget_unordered(self) -> None:
-        """Drop every block that has no place in the order: this site is far behind, and they would only pile up."""
+        """Drop every block that is not in the order: this site is far behind, and they would only accumulate."""
         for stream in self._streams.values():
             stream.forget_unordered()
-        self._fresh.clear()
-        self._holed.clear()
+        self._unacked.clear()
+        self._with_holes.clear()
 
     def forget_names(self) -> None:
-        """Acknowledgments that named more than has its place in the order are void: it may be named again."""
+        """Acknowledgments above the order are void: their ranges may be named again."""
         for stream in list(self._streams.values()):
             stream.named = stream.acked
-            self._retire_if_over(stream)
+            self._remove_if_ended(stream)
 
-    def _file(self, stream: Stream) -> None:
-        """Note whether it has anything to acknowledge, and anything missing."""
-        for noted, applies in ((self._fresh, stream.next > stream.acked), (self._holed, bool(stream.beyond))):
+    def _index(self, stream: Stream) -> None:
+        """Update whether the stream has messages to acknowledge, and holes."""
+        for noted, applies in ((self._unacked, stream.next > stream.acked), (self._with_holes, bool(stream.beyond))):
             if applies:
                 noted[stream.key] = stream
             else:
                 noted.pop(stream.key, None)
 
     def drop(self, ranges: Iterable[Range]) -> None:
-        """These are held by every member: forget them, and streams that have ended."""
+        """All members hold these ranges: drop them, and streams that have ended."""
         for named in ranges:
             stream = self._streams[named.source, named.incarnation]
             stream.drop(named.first, named.end)
-            self._retire_if_over(stream)
+            self._remove_if_ended(stream)
 
-    def _newcomer(self, key: StreamKey) -> Stream:
-        """A stream that its own block introduces: sources only go forward, and not too fast."""
+    def _new_stream(self, key: StreamKey) -> Stream:
+        """A stream that a block introduces. Incarnations only increase, and few are kept at once."""
         source, incarnation = key
         known = self._incarnations.get(source, ())
         if incarnation < max(known, default=0) or incarnation < self._ordered.get(source, 0):
-            raise Malformed("an earlier incarnation")
+            raise Malformed("earlier incarnation")
         if len(known) >= STREAMS_MAX and all(self._streams[source, earlier].placed for earlier in known):
-            raise Malformed("too many incarnations at once")
-        return self._stream(key)
+            raise Malformed("too many incarnations")
+        return self._make_stream(key)
 
-    def _stream(self, key: StreamKey) -> Stream:
+    def _make_stream(self, key: StreamKey) -> Stream:
         secret = self._keys.sources.get(key[0])
         if secret is None:
-            raise Malformed("an unknown source")
+            raise Malformed("unknown source")
         return Stream(*key, self._keys.seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
 
-    def _admit(self, stream: Stream) -> None:
+    def _add_stream(self, stream: Stream) -> None:
         known = self._incarnations.setdefault(stream.source, [])
         known.append(stream.incarnation)
         known.sort()
         self._streams[stream.key] = stream
 
-    def _make_room(self, source: NodeId) -> None:
-        """A source that starts again and again, and is never acknowledged, must not lock itself out.
+    def _evict_oldest(self, source: NodeId) -> None:
+        """Evict the oldest incarnation that is not in the order: no site will ever ask this one for it.
 
-        The oldest incarnation without a place in the order goes: nobody will ever ask this site for it.
+        Otherwise a source that restarts often and is never acknowledged would lock itself out.
         """
         known = self._incarnations.get(source, [])
         if len(known) < STREAMS_MAX:
             return
         oldest = next(incarnation for incarnation in known if not self._streams[source, incarnation].placed)
-        for table in (self._streams, self._fresh, self._holed):
+        for table in (self._streams, self._unacked, self._with_holes):
             table.pop((source, oldest), None)
         known.remove(oldest)
 
     def _end(self, stream: Stream) -> None:
         stream.end()
-        self._fresh.pop(stream.key, None)
-        self._holed.pop(stream.key, None)
-        self._retire_if_over(stream)
+        self._unacked.pop(stream.key, None)
+        self._with_holes.pop(stream.key, None)
+        self._remove_if_ended(stream)
 
-    def _retire_if_over(self, stream: Stream) -> None:
-        """One that a wrong acknowledgment still names stays, until that acknowledgment is found out."""
+    def _remove_if_ended(self, stream: Stream) -> None:
+        """Keep a stream that a wrong acknowledgment names, until that acknowledgment is detected."""
         if not stream.blocks and stream.ended and stream.named <= stream.acked:
             del self._streams[stream.key]
             self._incarnations[stream.source].remove(stream.incarnation)

@@ -1,7 +1,7 @@
-"""Recovery: one run of the figure's machine per token, and all of them side by side.
+"""Recovery: one run of the figure's state machine per token, many in parallel, and the requests that they send.
 
-When tokens pass faster than recoveries end (T-RMP §5) several run at once; what they want is gathered for a moment
-and asked of each site in one combined request.
+When tokens pass faster than recoveries end (T-RMP §5), several run at once. Their requests are collected for a moment
+and combined into few datagrams per site.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +17,14 @@ from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FI
 from fairtape.wire.frames import NodeId, Range, Request, request_items_max
 
 RECOVERIES_MAX: Final = 1_024
+REQUESTS_MAX: Final = 16  # datagrams to one site at a time; the rest is requested at the next retry
 
 TransitionObserver = Callable[[int, IntEnum, IntEnum, IntEnum, int], None]
-"""Told of every step of every recovery: token, from, event, to, retries so far."""
+"""Called at every transition of every recovery: token, from, event, to, retries so far."""
 
 
 class TokenState(Protocol):
-    """What a recovery must be able to ask about its token."""
+    """What a recovery needs to know about its token."""
 
     def holds_messages(self, token: int) -> bool:
         """Whether all of Msg(token) is held."""
@@ -33,22 +34,24 @@ class Recovery:
     """The extended finite state machine of one acknowledgment at one receiver."""
 
     __slots__ = (
-        "_asks_from", "_desk", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
+        "_asks_from", "_recoveries", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
     )  # fmt: skip
 
-    def __init__(self, token: int, desk: "Recoveries") -> None:
+    def __init__(self, token: int, recoveries: "Recoveries") -> None:
         self.token = token
         self.state: IntEnum = State.AWAIT_ACK
         self.ack_retries = 0
         self.message_retries = 0
-        self.retries_max = desk.timing.retries_max
+        self.retries_max = recoveries.timing.retries_max
         self.expires_at: Instant = NEVER
-        self._asks_from: Instant = NEVER  # before that it is left to others; NEVER: it has not wanted to ask yet
-        self._desk = desk
+        self._asks_from: Instant = (
+            NEVER  # other sites request before that (2001 §5.2); NEVER: no request was needed yet
+        )
+        self._recoveries = recoveries
 
     @property
     def retries(self) -> int:
-        """Requests made so far, of both kinds."""
+        """Requests so far, of both kinds."""
         return self.ack_retries + self.message_retries
 
     @property
@@ -57,37 +60,35 @@ class Recovery:
         return self.state < State.REFORM
 
     def holds_messages(self) -> bool:
-        """Whether all of Msg(e) is held."""
-        return self._desk.ledger.holds_messages(self.token)
+        return self._recoveries.tokens.holds_messages(self.token)
 
     def ask(self) -> None:
-        """Request what is missing, when it is this receiver's turn to ask, and wait T_R for it."""
-        desk = self._desk
+        """Request what is missing once it is this receiver's turn to request, and wait T_R for it."""
+        recoveries = self._recoveries
         if self._asks_from == NEVER:
-            self._asks_from = desk.now + desk.hold_back(self.token)
-        asks_at = max(desk.now, self._asks_from)
-        self.expires_at = asks_at + desk.timing.retry_period
-        desk.gather(self, asks_at)
+            self._asks_from = recoveries.now + recoveries.hold_back(self.token)
+        asks_at = max(recoveries.now, self._asks_from)
+        self.expires_at = asks_at + recoveries.timing.retry_period
+        recoveries.collect(self, asks_at)
 
     def declare_failure(self) -> None:
-        """Give up on the token site."""
-        self._desk.failed.append(self.token)
+        self._recoveries.failed.append(self.token)
 
 
 class Recoveries:
-    """All recoveries of one receiver in one formation. Decides when to ask; says nothing about whom."""
+    """All recoveries of one receiver in one formation. Decides when to request, not from which site."""
 
     def __init__(
         self,
         *,
         timing: Timing,
         timed: bool,
-        ledger: TokenState,
+        tokens: TokenState,
         observe: TransitionObserver | None = None,
     ) -> None:
         self.timing = timing
-        self.hold_back: Callable[[int], Duration] = lambda _: 0  # how long it is left to others to ask (2001 §5.2)
-        self.ledger = ledger
+        self.hold_back: Callable[[int], Duration] = lambda _: 0  # the delay before this receiver requests (2001 §5.2)
+        self.tokens = tokens
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM
         self._table: StateTable[Recovery] = (
@@ -95,45 +96,45 @@ class Recoveries:
         )
         self.running: dict[int, Recovery] = {}  # neither complete nor reforming
         self._observe = observe
-        self._gathered: dict[int, Recovery] = {}
-        self._held_back: dict[int, tuple[Instant, Recovery]] = {}  # until when asking is left to others
+        self._collected: dict[int, Recovery] = {}
+        self._held_back: dict[int, tuple[Instant, Recovery]] = {}  # until when other sites request
         self._ask_at: Instant = NEVER
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more recovery may start; a site that was asleep for long catches up step by step."""
+    def has_capacity(self) -> bool:
+        """Whether one more recovery may start. A site that did not run for long catches up in steps."""
         return len(self.running) < RECOVERIES_MAX
 
     def __len__(self) -> int:
         return len(self.running)
 
     def acknowledged(self, token: int, now: Instant) -> bool:
-        """All parts of Ack(token) are held. True when that completes it."""
+        """All parts of Ack(token) are held. Returns whether that completes the token."""
         return self._fire(self._recovery(token), Event.ACK, now)
 
     def overdue(self, token: int, since: Instant, now: Instant) -> None:
-        """Ack(token) should be here since then (TRMP): the waits that have passed meanwhile are made up for."""
-        recovery, instant = self._recovery(token), min(since, now)  # one that runs has something to wait for
+        """TRMP: Ack(token) is overdue since `since`. Waits that have passed since then count as made."""
+        recovery, instant = self._recovery(token), min(since, now)  # a running recovery has an expiry
         while recovery.running and instant <= now:
             self._fire(recovery, Event.TIMEOUT, instant)
             instant = recovery.expires_at
 
     def overtaken(self, token: int, now: Instant) -> None:
-        """Ack(token) should be here: a later one is (RMP)."""
+        """RMP: Ack(token) is missing, because a later one was received."""
         self._fire(self._recovery(token), Event.LATER_ACK, now)
 
     def messages_arrived(self, now: Instant) -> list[int]:
-        """Blocks have come in: the tokens that are complete by it."""
+        """Blocks were received. Returns the tokens that they complete."""
         waiting = [r for r in self.running.values() if r.state is State.AWAIT_REQUESTED_MESSAGES]
         return [r.token for r in waiting if r.holds_messages() and self._fire(r, Event.MESSAGES, now)]
 
     def wake(self, now: Instant) -> None:
-        """Let every wait end whose time is up."""
+        """End every wait that has expired."""
         for recovery in [r for r in self.running.values() if r.expires_at <= now]:
             self._fire(recovery, Event.TIMEOUT, now)
 
     def deadline(self) -> Instant:
-        """When the next wait ends or gathered requests must go."""
+        """When the next wait ends or collected requests are due."""
         earliest = self._ask_at
         for until, _ in self._held_back.values():
             earliest = min(earliest, until)
@@ -141,37 +142,37 @@ class Recoveries:
             earliest = min(earliest, recovery.expires_at)
         return earliest
 
-    def gather(self, recovery: Recovery, asks_at: Instant) -> None:
-        """A request is wanted; it goes out a moment later with all others, or when this receiver's turn has come."""
+    def collect(self, recovery: Recovery, asks_at: Instant) -> None:
+        """Add a request. It is sent a moment later with all others, or when it is this receiver's turn."""
         if asks_at > self.now:
             self._held_back[recovery.token] = asks_at, recovery
             return
-        self._gathered[recovery.token] = recovery
+        self._collected[recovery.token] = recovery
         self._ask_at = min(self._ask_at, self.now + self.timing.request_delay)
 
-    def wants(self, now: Instant) -> list[Recovery]:
-        """The recoveries whose requests are to be sent now, if it is time to send any."""
+    def due_requests(self, now: Instant) -> list[Recovery]:
+        """The recoveries whose requests must be sent now."""
         for token in [token for token, (until, _) in self._held_back.items() if until <= now]:
             _, recovery = self._held_back.pop(token)
             if recovery.running:
                 self.now = now
-                self.gather(recovery, now)
+                self.collect(recovery, now)
         if self._ask_at > now:
             return []
         self._ask_at = NEVER
-        gathered, self._gathered = self._gathered, {}
-        return [recovery for recovery in gathered.values() if recovery.running]
+        collected, self._collected = self._collected, {}
+        return [recovery for recovery in collected.values() if recovery.running]
 
     def take_failed(self) -> list[int]:
-        """The tokens whose recovery has ended in REFORM since the last call."""
+        """The tokens whose recovery ended in REFORM since the last call."""
         failed, self.failed = self.failed, []
         return failed
 
     def forget_through(self, token: int) -> None:
-        """Everything up to `token` is in the order, by whatever way it came."""
+        """Everything up to `token` is in the order: drop its recoveries."""
         tables: tuple[dict[int, Recovery] | dict[int, tuple[Instant, Recovery]], ...] = (
             self.running,
-            self._gathered,
+            self._collected,
             self._held_back,
         )
         for table in tables:
@@ -179,9 +180,9 @@ class Recoveries:
                 del table[passed]
 
     def stop(self) -> None:
-        """Ask for nothing more."""
+        """Drop all recoveries and requests."""
         self.running.clear()
-        self._gathered.clear()
+        self._collected.clear()
         self._held_back.clear()
         self._ask_at = NEVER
 
@@ -204,35 +205,29 @@ class Recoveries:
         return recovery.state is State.COMPLETE
 
 
-# Requests: whom to ask for what is missing, and how to say it in few datagrams. T-RMP §5.
-
-REQUESTS_MAX: Final = 16
-"""Datagrams that one gathering sends to one site; what does not fit is asked for at the next retry."""
-
-
-def whom_to_ask(
-    recoveries: Iterable[Recovery], *, formations: FormationHistory, me: NodeId, heard_through: int
+def request_targets(
+    recoveries: Iterable[Recovery], *, formations: FormationHistory, me: NodeId, highest_ack: int
 ) -> dict[NodeId, list[Recovery]]:
-    """Each recovery's next site: first the latest token site, which holds everything, then the ones before it."""
+    """The site that each recovery asks next: the latest token site, which holds everything, then earlier ones."""
     asked: dict[NodeId, list[Recovery]] = {}
     for recovery in recoveries:
-        sites = _holders(recovery.token, formations, me, heard_through)
+        sites = _holders(recovery.token, formations, me, highest_ack)
         site = sites[(recovery.retries - 1) % len(sites)]
         asked.setdefault(site, []).append(recovery)
     return asked
 
 
-def _holders(token: int, formations: FormationHistory, me: NodeId, heard_through: int) -> list[NodeId]:
-    """Sites that are known to hold Msg(token), latest first; before any is known, the one whose turn it is."""
-    lowest = max(token, heard_through - len(formations.latest.members) + 1)
-    known = [formations.holder(later) for later in range(heard_through, lowest - 1, -1)]
+def _holders(token: int, formations: FormationHistory, me: NodeId, highest_ack: int) -> list[NodeId]:
+    """Sites that are known to hold Msg(token), latest first; if none is known, the one whose turn it is."""
+    lowest = max(token, highest_ack - len(formations.latest.members) + 1)
+    known = [formations.holder(later) for later in range(highest_ack, lowest - 1, -1)]
     return [site for site in known if site != me] or [formations.holder(token)]
 
 
-def combine(
+def combine_requests(
     recoveries: Iterable[Recovery], ordering: Ordering, stripe: int, formation: int, me: NodeId, datagram_max: int
 ) -> Iterator[Request]:
-    """All that these recoveries want of one site, in as few requests as it takes."""
+    """The requests of these recoveries to one site, in few datagrams. T-RMP §5."""
     tokens: list[int] = []
     ranges: list[Range] = []
     for recovery in recoveries:
@@ -240,11 +235,11 @@ def combine(
             tokens.append(recovery.token)
         else:
             ranges += ordering.missing(recovery.token)
-    room = request_items_max(datagram_max)
+    items_max = request_items_max(datagram_max)
     for _ in range(REQUESTS_MAX):
         if not tokens and not ranges:
             return
-        some_tokens, tokens = tokens[:room], tokens[room:]
-        left = room - len(some_tokens)
-        some_ranges, ranges = ranges[:left], ranges[left:]
-        yield Request(stripe, formation, me, tuple(some_tokens), tuple(some_ranges))
+        batch_tokens, tokens = tokens[:items_max], tokens[items_max:]
+        left = items_max - len(batch_tokens)
+        batch_ranges, ranges = ranges[:left], ranges[left:]
+        yield Request(stripe, formation, me, tuple(batch_tokens), tuple(batch_ranges))

@@ -1,11 +1,10 @@
 """Figures 2 and 3 as tables: how a receiver processes acknowledgment e.
 
-The figures were drawn; their prose is quoted in the tests. All three tables share their states. RMP (Figure 2) learns
-that Ack(e) is missing when a later one arrives; TRMP (Figure 3) learns it from the clock. Figure 3 exists twice: the
-2001 version counts the requests for Ack(e) and for Msg(e) apart, T-RMP §4 limits their sum. The tables differ in
-nothing but those guards and that one event.
+The tests quote the papers' text. All three tables share their states. In RMP (Figure 2) a later Ack shows that Ack(e)
+is missing; in TRMP (Figure 3) the clock does. Figure 3 exists twice: the 2001 version counts the requests for Ack(e)
+and for Msg(e) separately, T-RMP §4 limits their sum. The tables differ only in those guards and that event.
 
-The retry guard is decision 2, Retry guard: ask again while *fewer than* `retries_max` requests have been made.
+Decision 2, Retry guard: request again while *fewer than* `retries_max` requests have been made.
 """
 
 from collections.abc import Callable
@@ -49,14 +48,14 @@ class Event(IntEnum):
     """What can happen to a recovery."""
 
     ALWAYS = 0  # nothing: the way out of a test
-    ACK = 1  # all parts of Ack(e) are held
+    ACK = 1  # all parts of Ack(e) were received
     MESSAGES = 2  # all of Msg(e) is held
     TIMEOUT = 3  # the wait is over
     LATER_ACK = 4  # an acknowledgment above e has arrived and Ack(e) has not
 
 
 def always(_: "Recovery") -> bool:
-    """An arrow without a condition."""
+    """The guard of an arrow without a condition."""
     return True
 
 
@@ -66,7 +65,7 @@ def has_all(recovery: "Recovery") -> bool:
 
 
 def lacks_some(recovery: "Recovery") -> bool:
-    """At least one of them has not."""
+    """At least one of them has not been received."""
     return not recovery.holds_messages()
 
 

@@ -1,8 +1,8 @@
-"""Release: the commit of Msg(e), at one instant everywhere.
+"""Release: the commit of Msg(e), at the same instant at every site.
 
-Decision 6, Commit: a message commits when its time has come, it and everything before it is held, K + 1 sites hold it,
-and this site's lease is valid. What becomes ready only after its commit instant is released at once and marked late:
-never silent, never reordered.
+Decision 6, Commit: a message commits at its commit instant if it and everything before it is held, K + 1 sites hold it,
+and this site's lease is valid. A message that becomes ready later is released at once and marked late. It is never
+reordered.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.ring.membership.formation_history import FormationHistory
 
 LATE_AFTER: Final = 5 * MILLISECOND
-"""A release that comes later than this is late, whatever held it up: a site that stood still must not hide it."""
+"""A release delayed by more than this is late, whatever the cause, such as a process that did not run."""
 
 
 class ReleaseQueue:
@@ -22,13 +22,13 @@ class ReleaseQueue:
     def __init__(self, formations: FormationHistory, *, after: int) -> None:
         """Tokens up to `after` have been released."""
         self._formations = formations
-        self._complete: deque[Ordered] = deque()  # held, not yet known to survive K failures
-        self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting for the clock alone
+        self._complete: deque[Ordered] = deque()  # complete, not yet known to survive K failures
+        self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting only for the clock
         self._lease_until: Instant = NEVER
-        self.lapsed = False  # the lease has run out: no timer may wait for what must not be done
-        self._renewed_at: Instant = 0  # when a lease that had run out was renewed
-        self.unverified = False  # what is complete here may not be what the others hold: nothing may be released
-        self._doubt: Duration = 0  # by how much this site's clock may be worse than a lease allows for
+        self.lease_expired = False  # the lease has expired: no timer for a release
+        self._renewed_at: Instant = 0  # when an expired lease was renewed
+        self.unverified = False  # the order here may differ from that of the others: release nothing
+        self._clock_excess: Duration = 0  # by how much the clock's error bound exceeds what a lease allows for
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
@@ -37,53 +37,52 @@ class ReleaseQueue:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether something is complete here that is not known to survive K failures."""
+        """Whether complete messages are not known to survive K failures."""
         return any(ordered.count for ordered in self._complete)
 
     @property
     def lease_until(self) -> Instant:
-        """When the right to commit ends: the sooner, the less the clock can be trusted."""
-        return self._lease_until - self._doubt
+        """When the right to commit ends: earlier by the excess of the clock's error bound."""
+        return self._lease_until - self._clock_excess
 
     @property
     def granted_until(self) -> Instant:
-        """The same by a clock that is as good as it must be."""
+        """The end of the lease for a clock within its error bound."""
         return self._lease_until
 
     @property
-    def doubtful(self) -> bool:
-        """Whether the clock is worse than it must be: then nothing is released, rather than unfairly."""
-        return self._doubt > 0
+    def clock_untrusted(self) -> bool:
+        """Whether the clock's error bound is too large: then nothing is released."""
+        return self._clock_excess > 0
 
-    def doubt_clock(self, doubt: Duration, now: Instant) -> bool:
-        """The clock may be worse than it must be by this much; whether that is news."""
-        if doubt == self._doubt:
+    def set_clock_excess(self, excess: Duration, now: Instant) -> bool:
+        """Set by how much the clock's error bound is too large. Returns whether it changed."""
+        if excess == self._clock_excess:
             return False
-        if not doubt:
+        if not excess:
             self._renewed_at = now
-        self._doubt = doubt
-        self.lapsed = now >= self.lease_until
+        self._clock_excess = excess
+        self.lease_expired = now >= self.lease_until
         return True
 
     def verify(self, now: Instant) -> None:
-        """What is complete here is what the others hold, after all."""
+        """The order here is confirmed to be that of the others."""
         self.unverified = False
         self._renewed_at = now
 
     def require_lease(self) -> None:
-        """Release nothing before a lease is given."""
+        """Release nothing before a lease is granted."""
         self._lease_until = 0
-        self.lapsed = True
+        self.lease_expired = True
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
-        """The site may commit until then."""
         if now >= self.lease_until:
             self._renewed_at = now
         self._lease_until = until
-        self.lapsed = now >= self.lease_until
+        self.lease_expired = now >= self.lease_until
 
     def settle(self, survives_through: int, now: Instant) -> None:
-        """More acknowledgments were heard: move on what is known to survive."""
+        """Queue for the clock everything up to the token that is known to survive K failures."""
         while self._complete and self._complete[0].token <= survives_through:
             ordered = self._complete.popleft()
             formation = self._formations.of(ordered.token)
@@ -91,8 +90,8 @@ class ReleaseQueue:
             self._ready.append((ordered, commit_at, now > commit_at))
 
     def deadline(self) -> Instant:
-        """The next commit instant. Nobody is woken for a token without messages: it passes with the next one."""
-        if self.lapsed or self._doubt or self.unverified:
+        """The next commit instant. A token without messages needs no timer: it passes with the next one."""
+        if self.lease_expired or self._clock_excess or self.unverified:
             return NEVER
         for ordered, commit_at, _ in self._ready:
             if ordered.count:
@@ -100,10 +99,10 @@ class ReleaseQueue:
         return NEVER
 
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
-        """What commits now. Tokens without messages pass unseen."""
+        """What commits now. Tokens without messages are skipped."""
         delivered: list[Deliver] = []
-        self.lapsed = now >= self.lease_until
-        if self._doubt or self.unverified:
+        self.lease_expired = now >= self.lease_until
+        if self._clock_excess or self.unverified:
             return delivered
         while self._ready and self._ready[0][1] <= now < self._lease_until:
             ordered, commit_at, late = self._ready.popleft()

@@ -1,6 +1,17 @@
-"""Repair service: the answer to a request is the original datagrams, byte for byte, to the one who asked.
+"""Repair: the response to a request is the original datagrams, byte for byte, and NACK reduction.
 
-They need no envelope: a block proves its source and an acknowledgment proves its token site, whoever sends them.
+They need no envelope: a block proves its source and an acknowledgment proves its token site, whichever site resends
+them.
+
+NACK reduction (TRMP 2001 §5.2): losses on a multicast tree are shared, and all receivers below a lossy branch would
+send requests at once. So the receivers are divided into k_p sets. With r the site that sent token t, in a loop of m,
+
+    S_{i,t} = { (r + i + 1 + j k_p) mod m,  0 <= j <= (m - i - 1) / k_p },  i = 0 … k_p - 1,
+
+and a receiver in S_{i,t} requests Ack(t), or the messages that it acknowledged, only i token periods after it detected
+the loss. The response is multicast; a receiver that has got it by then sends no request. The cost is delay: a recovery
+may take (k_p - 1) token periods longer, so a message is complete, or the loop reforming, by t_e + Δ_R + (k_p - 1) Δ_T.
+Off by default (k_p = 1).
 """
 
 from collections import deque
@@ -12,12 +23,12 @@ from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import NodeId, Range, Request
 
-ANSWER_MAX: Final = 1_024
-"""Datagrams in the answer to one request; what is still missing then is asked for again."""
+ANSWER_MAX: Final = 1_024  # datagrams of one response; the rest is requested again
+ANSWERS_MAX: Final = 4_096  # multicast datagrams that are remembered
 
 
 def answer(request: Request, *, ordering: Ordering, buffer: ReceiveBuffer) -> list[bytes]:
-    """What this site holds of what is wanted. Messages first: an acknowledgment that finds them needs no request."""
+    """What this site holds of a request. Messages first: an Ack that arrives after them causes no request."""
     datagrams: list[bytes] = []
     for wanted in request.ranges:
         datagrams += _blocks(wanted, buffer, ANSWER_MAX - len(datagrams))
@@ -26,13 +37,13 @@ def answer(request: Request, *, ordering: Ordering, buffer: ReceiveBuffer) -> li
     return datagrams[:ANSWER_MAX]
 
 
-def _blocks(wanted: Range, buffer: ReceiveBuffer, room: int) -> list[bytes]:
+def _blocks(wanted: Range, buffer: ReceiveBuffer, datagrams_max: int) -> list[bytes]:
     stream = buffer.find((wanted.source, wanted.incarnation))
     if stream is None:
         return []
     datagrams: list[bytes] = []
     first = wanted.first
-    while first < wanted.end and len(datagrams) < room:
+    while first < wanted.end and len(datagrams) < datagrams_max:
         held = stream.find(first)
         if held is None:
             break
@@ -40,20 +51,6 @@ def _blocks(wanted: Range, buffer: ReceiveBuffer, room: int) -> list[bytes]:
         datagrams.append(datagram)
         first += messages
     return datagrams
-
-
-# NACK reduction: receivers take turns in asking, and everybody hears the answer. TRMP 2001 §5.2.
-#
-# Losses on a multicast tree are shared: whoever is below a branch that lost a message misses it, and all of them would
-# ask at once. So the receivers are divided into k_p sets. With r the site that sent token t, in a loop of m,
-#
-#     S_{i,t} = { (r + i + 1 + j k_p) mod m,  0 <= j <= (m - i - 1) / k_p },  i = 0 … k_p - 1,
-#
-# and a receiver in S_{i,t} asks for Ack(t), or for what it acknowledged, only i token periods after it has noticed. The
-# answer is multicast; who has heard it by then does not ask. The price is delay: a recovery may take (k_p - 1) token
-# periods longer, so a message is complete, or the loop reforming, by t_e + Δ_R + (k_p - 1) Δ_T. Off unless asked for.
-
-ANSWERS_MAX: Final = 4_096  # multicast answers that are remembered
 
 
 def request_set(formation: Formation, receiver: NodeId, token: int) -> int:
@@ -65,27 +62,27 @@ def request_set(formation: Formation, receiver: NodeId, token: int) -> int:
 
 
 def hold_back(formation: Formation, receiver: NodeId, token: int) -> Duration:
-    """How long the receiver leaves it to others to ask for this token."""
+    """How long the receiver waits before it requests this token."""
     if formation.request_sets == 1 or receiver not in formation.members:
         return 0
     return request_set(formation, receiver, token) * formation.timing.token_period
 
 
-class Answers:
-    """What was multicast a moment ago need not be multicast again: it is on its way to whoever asks now."""
+class RecentAnswers:
+    """Suppresses the repetition of datagrams that were multicast a moment ago and are still on their way."""
 
     def __init__(self) -> None:
         self._sent_at: dict[bytes, Instant] = {}
         self._in_order: deque[bytes] = deque()
 
-    def fresh(self, datagrams: list[bytes], now: Instant, lingering: Duration) -> list[bytes]:
-        """Those of them that were not sent within the last `lingering`; they count as sent now."""
+    def unsent(self, datagrams: list[bytes], now: Instant, lingering: Duration) -> list[bytes]:
+        """The datagrams that were not sent within the last `lingering`. They count as sent now."""
         while self._in_order and (
             len(self._in_order) >= ANSWERS_MAX or now - self._sent_at[self._in_order[0]] >= lingering
         ):
             del self._sent_at[self._in_order.popleft()]
-        fresh = [datagram for datagram in dict.fromkeys(datagrams) if datagram not in self._sent_at]
-        for datagram in fresh:
+        unsent = [datagram for datagram in dict.fromkeys(datagrams) if datagram not in self._sent_at]
+        for datagram in unsent:
             self._sent_at[datagram] = now
             self._in_order.append(datagram)
-        return fresh
+        return unsent

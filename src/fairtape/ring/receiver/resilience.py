@@ -1,10 +1,9 @@
-"""Resilience: what can be inferred about the others from the acknowledgments that were heard. TRMP 2001 §2.
+"""Resilience: what the received acknowledgments prove about other sites. TRMP 2001 §2.
 
-A site sends Ack(t) only when it holds everything up to and including t. The members take turns, so when Ack(t) has
-been heard, the K + 1 sites that sent Ack(t - K) … Ack(t) hold everything up to t - K, and after a whole round all do.
+A site sends Ack(t) only if it holds everything up to and including t. The members take turns, so once Ack(t) is
+received, the K + 1 sites that sent Ack(t - K) … Ack(t) hold everything up to t - K, and after a whole round all do.
 
-Where one formation follows another the same site may have two of those turns, so sites are counted there, not turns.
-What was known stays known.
+At a change of formation one site may have two of those turns, so sites are counted, not turns. Proofs are never lost.
 """
 
 from fairtape.ring.membership.formation_history import FormationHistory
@@ -13,22 +12,22 @@ from fairtape.ring.membership.formation_history import FormationHistory
 class Resilience:
     """The inferences of one receiver."""
 
-    __slots__ = ("_formations", "heard_through", "stable_through", "survives_through")
+    __slots__ = ("_formations", "highest_ack", "stable_through", "survives_through")
 
     def __init__(self, formations: FormationHistory) -> None:
         self._formations = formations
         before = formations.latest.first_token - 1
-        self.heard_through = before  # the highest acknowledgment heard: lower ones were sent too
+        self.highest_ack = before  # the highest one received: all lower ones were sent too
         self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6, Commit)
         self.stable_through = before  # all m members hold everything up to this token: t - m + 1
 
-    def hear(self, token: int) -> None:
+    def ack_received(self, token: int) -> None:
         """Ack(token), or a part of it, has been received."""
-        if token <= self.heard_through:
+        if token <= self.highest_ack:
             return
-        self.heard_through = token
+        self.highest_ack = token
         formation = self._formations.of(token)
-        turns = token - formation.first_token + 1  # of this formation: each of the first m is another site's
+        turns = token - formation.first_token + 1  # of this formation: each of the first m belongs to another site
         if turns > formation.resilience:
             self._survives(token - formation.resilience)
         else:
@@ -40,17 +39,17 @@ class Resilience:
     def known_stable_through(self) -> int:
         """All members know that all members hold everything up to this token: a second round later, t - 2m + 2."""
         formation = self._formations.latest
-        return max(self.heard_through - 2 * len(formation.members) + 2, formation.first_token - 1)
+        return max(self.highest_ack - 2 * len(formation.members) + 2, formation.first_token - 1)
 
     def learn(self, survives_through: int) -> None:
-        """Another site knows that K + 1 sites hold everything up to this token."""
+        """Another site reports that K + 1 sites hold everything up to this token."""
         self._survives(survives_through)
 
     def _survives(self, token: int) -> None:
         self.survives_through = max(self.survives_through, token)
 
     def _held_by_enough(self, token: int, enough: int) -> int:
-        """The highest token that so many different sites are known to hold, looking back over a change of formation."""
+        """The highest token that `enough` different sites are known to hold, across a change of formation."""
         holders = set()
         for earlier in range(token, self._formations.begins_at - 1, -1):
             holders.add(self._formations.holder(earlier))

@@ -1,8 +1,8 @@
-"""The token: when a site may acknowledge, and what.
+"""The token: when a site acknowledges, and what.
 
-TRMP's token travels by the clock: Ack(e) goes out at t_e, or as soon after as its site holds everything before.
-RMP's travels by events: its site waits for a source message, acknowledges that one alone, and repeats its
-acknowledgment until the next site shows that it has taken the token up. TRMP 2001 §2.
+In TRMP the clock moves the token: Ack(e) is sent at t_e, or as soon afterwards as its site holds everything before.
+In RMP events move it: its site waits for a source message, acknowledges only that one, and retransmits its
+acknowledgment until the next site shows that it has accepted the token. TRMP 2001 §2.
 """
 
 from collections.abc import Sequence
@@ -18,23 +18,23 @@ from fairtape.wire.frames import ACK_PARTS_MAX, Ack, NodeId, Range, ack_ranges_m
 class Token(Protocol):
     """One site's side of the token."""
 
-    held: int | None  # the token that this site must send next; it is complete up to the one before
+    held: int | None  # the token that this site sends next; it holds everything before it
 
     def accept(self, token: int, now: Instant) -> None:
-        """This site holds everything before `token`, and it is its turn."""
+        """It is this site's turn, and it holds everything before `token`."""
 
     def due_at(self, *, flush: bool) -> Instant:
-        """When to send Ack(held); `flush` where messages wait for further tokens to commit."""
+        """When to send Ack(held). With `flush`, messages wait for further tokens to commit."""
 
     def ranges(self, ranges_max: int) -> list[Range]:
         """What Ack(held) acknowledges."""
 
     def passed(self, now: Instant) -> None:
-        """Ack(held) has been sent: this site gives up the right to acknowledge."""
+        """Ack(held) was sent: this site gives up the right to acknowledge."""
 
 
 class TimedToken:
-    """TRMP."""
+    """The token of TRMP."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
         self._formations = formations
@@ -42,42 +42,40 @@ class TimedToken:
         self.held: int | None = None
 
     def accept(self, token: int, now: Instant) -> None:  # noqa: ARG002 - the schedule, not the arrival, decides
-        """Hold the token until its scheduled time."""
         self.held = token
 
-    def due_at(self, *, flush: bool) -> Instant:  # noqa: ARG002 - a timed token never stands still
+    def due_at(self, *, flush: bool) -> Instant:  # noqa: ARG002 - a timed token never waits for messages
         """t_e, whatever there is to acknowledge."""
         return NEVER if self.held is None else self._formations.scheduled_at(self.held)
 
     def ranges(self, ranges_max: int) -> list[Range]:
-        """Everything that no earlier token site has acknowledged: a bulk acknowledgment. T-RMP §3."""
+        """Everything that is not acknowledged yet: a bulk acknowledgment. T-RMP §3."""
         return self._buffer.unacknowledged(ranges_max)
 
-    def passed(self, now: Instant) -> None:  # noqa: ARG002 - nobody confirms a timed token: the next one is proof
+    def passed(self, now: Instant) -> None:  # noqa: ARG002 - the next Ack confirms a timed token
         """Give the token up."""
         self.held = None
 
 
 class EventToken:
-    """RMP."""
+    """The token of RMP."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
         self._formations = formations
         self._buffer = buffer
         self.held: int | None = None
         self._accepted_at: Instant = NEVER
-        self.passing: int | None = None  # the token whose acceptance by the next site is not yet proved
+        self.passing: int | None = None  # the token whose acceptance by the next site is not confirmed
         self._repeat_at: Instant = NEVER
         self._attempts = 0
 
     def accept(self, token: int, now: Instant) -> None:
-        """Hold the token until there is something to acknowledge."""
         if self.held is None:
             self._accepted_at = now
         self.held = token
 
     def due_at(self, *, flush: bool) -> Instant:
-        """At once when there is a message; a little later, with nothing, when others wait for the token to move."""
+        """At once if there is a message; with `flush`, a little later and empty."""
         if self.held is None:
             return NEVER
         if self._buffer.has_unacknowledged:
@@ -89,49 +87,43 @@ class EventToken:
         return self._buffer.first_unacknowledged()
 
     def passed(self, now: Instant) -> None:
-        """Give the token up, and repeat the acknowledgment until the next site has shown that it took it."""
+        """Give the token up, and retransmit the acknowledgment until the next site has accepted the token."""
         self.passing, self.held = self.held, None
         self._attempts = 0
         self._repeat_at = now + self._formations.latest.timing.retry_period
 
     def confirmed(self, token: int) -> None:
-        """A later acknowledgment, or a token acknowledgment, proves that the token passed by Ack(token) was taken."""
+        """A later acknowledgment, or a TokenAck, confirms that the token passed by Ack(token) was accepted."""
         if self.passing is not None and token >= self.passing:
             self.passing = None
             self._repeat_at = NEVER
 
     def repeat_at(self) -> Instant:
-        """When the acknowledgment is to be repeated."""
         return self._repeat_at
 
     def repeat(self, now: Instant) -> bool:
-        """Count one more attempt; False when the next site must be given up."""
+        """Count one more attempt. False if the next site must be suspected."""
         self._attempts += 1
         self._repeat_at = now + self._formations.latest.timing.retry_period
         return self._attempts <= self._formations.latest.timing.retries_max
 
     def give_up(self) -> None:
-        """Stop repeating."""
         self._repeat_at = NEVER
 
     @property
     def next_site(self) -> NodeId:
-        """Whom the token was passed to."""
+        """The site that the token was passed to."""
         assert self.passing is not None
         return self._formations.holder(self.passing + 1)
 
 
 def token_for(formations: FormationHistory, buffer: ReceiveBuffer) -> TimedToken | EventToken:
-    """The token that the formation asks for."""
     kind = TimedToken if formations.latest.timed else EventToken
     return kind(formations=formations, buffer=buffer)
 
 
-# Ack(e) as its token site writes it: ranges in parts that fit a datagram, each range marked for its source.
-
-
 def ranges_max(datagram_max: int) -> int:
-    """How many ranges one acknowledgment can name."""
+    """The number of ranges that fit one acknowledgment in all its parts."""
     return ack_ranges_max(datagram_max) * ACK_PARTS_MAX
 
 
@@ -148,9 +140,9 @@ def write_acks(
     clock_bound: Duration,
     now: Instant,
 ) -> list[Ack]:
-    """The parts of Ack(token); one without ranges where there is nothing to acknowledge."""
-    room = ack_ranges_max(datagram_max)
-    parts = [tuple(ranges[start : start + room]) for start in range(0, len(ranges), room)] or [()]
+    """The parts of Ack(token), each range marked for its source; one empty part if there is nothing to acknowledge."""
+    ranges_per_part = ack_ranges_max(datagram_max)
+    parts = [tuple(ranges[start : start + ranges_per_part]) for start in range(0, len(ranges), ranges_per_part)] or [()]
     number = formation.number
     behind = formation.timed and now - formation.scheduled_at(token) > formation.timing.retry_period
     acks = []

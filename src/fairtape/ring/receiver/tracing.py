@@ -1,14 +1,14 @@
-"""Traces: how every token of the others reached this site, and what had to be asked for on the way.
+"""Traces: how every token of other sites reached this site, and what had to be requested.
 
-Whoever plans timing wants to know how often a link loses an acknowledgment, how long one takes from site to site, and
-how soon a request is answered. Only the receiver knows. It tells a `Tracer`, which makes one record of each token, of
-each request, and now and then of each source. Nothing that a machine does depends on them.
+They show planners how often a link loses an acknowledgment, how long one takes from site to site, and how soon a
+request is answered. The receiver reports to a `Tracer`, which makes a record of each token, of each request, and
+periodically of each source. No behaviour depends on them.
 
-An acknowledgment that was asked for may have been lost, or only late: where it was late, a second copy comes. So the
-record of a token that was asked for is kept open for one more wait, and counts the copies. A request that was there
-before the acknowledgment was even sent brings none, and is counted apart. A repair is the original
-datagram, so nobody can tell which of several requests brought it: the answer is noted with the last one, whose
-`ack_requests` or `message_requests` says the how-manieth it was.
+An acknowledgment that was requested may have been lost, or only late; if it was late, a second copy arrives. So the
+record of a requested token stays open for one more wait and counts the copies. A request that arrived before the
+acknowledgment was even sent causes no copy, and is counted as `premature`. A repair is the original datagram, so it
+does not show which of several requests caused it: the response is attributed to the last one, and its `ack_requests`
+or `message_requests` is the number of that request.
 """
 
 from collections import Counter, deque
@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 from fairtape.core.instants import Duration, Instant
 from fairtape.wire.frames import Ack, NodeId, Range
 
-TRACES_MAX: Final = 65_536  # that wait to be taken; further ones are dropped, and counted
-OPEN_MAX: Final = 4_096  # tokens that are asked for, or whose messages are
-CENSUS_TOKENS: Final = 256  # between two records of each source
+TRACES_MAX: Final = 65_536  # that wait to be taken; further ones are dropped and counted
+OPEN_MAX: Final = 4_096  # incomplete or requested tokens
+SOURCE_RECORD_TOKENS: Final = 256  # between two records of a source
 
 
 class TraceKind(IntEnum):
-    """What a record is about."""
+    """The subject of a record."""
 
     TOKEN = 1  # Ack(e) and Msg(e), from the site whose turn it was
     REQUEST = 2  # one request to another site
@@ -32,27 +32,27 @@ class TraceKind(IntEnum):
 
 
 class Trace(NamedTuple):
-    """One record. Instants are those of this site's clock, but for `sent_at` of a token; 0: it did not happen."""
+    """One record. Instants are by this site's clock, except `sent_at` of a token; 0: it did not happen."""
 
     kind: int
-    premature: int  # TOKEN: requests for Ack(e) that were there before it was sent
-    copies: int  # TOKEN: of parts of Ack(e) that came again, after it was asked for
-    ack_requests: int  # TOKEN: how many were made; REQUEST: the how-manieth for Ack(e) it was
+    premature: int  # TOKEN: requests for Ack(e) that arrived before it was sent
+    copies: int  # TOKEN: repeated Acks after a request
+    ack_requests: int  # TOKEN: number of requests for Ack(e); REQUEST: the number of this one
     message_requests: int  # the same for Msg(e)
-    peer: NodeId  # TOKEN: whose turn it was; REQUEST: who was asked; SOURCE: the source
+    peer: NodeId  # TOKEN: the token site; REQUEST: the site asked; SOURCE: the source
     formation: int
-    token: int  # SOURCE: the last one that is counted
-    due_at: Instant  # TOKEN: t_e, by the schedule
-    sent_at: Instant  # TOKEN: by the clock of its sender; REQUEST: by the own one
-    came_at: Instant  # TOKEN: all of Ack(e) was here; REQUEST: what was asked for; SOURCE: when it was counted
-    complete_at: Instant  # TOKEN: all of Msg(e) was here
-    clock_bound: Duration  # TOKEN: of both clocks together
-    messages: int  # TOKEN, SOURCE: how many there were
-    missing: int  # TOKEN, REQUEST, SOURCE: how many of them had to be asked for
+    token: int  # SOURCE: the last one counted
+    due_at: Instant  # TOKEN: t_e
+    sent_at: Instant  # TOKEN: by its sender's clock; REQUEST: by this site's
+    came_at: Instant  # TOKEN: Ack(e) complete; REQUEST: response received; SOURCE: time of the record
+    complete_at: Instant  # TOKEN: Msg(e) complete
+    clock_bound: Duration  # TOKEN: the sum of both clocks' bounds
+    messages: int  # TOKEN, SOURCE: number of messages
+    missing: int  # TOKEN, REQUEST, SOURCE: how many had to be requested
 
 
-class _Open:
-    """A token that is not complete, or that was asked for."""
+class _OpenTrace:
+    """A token that is not complete, or that was requested."""
 
     __slots__ = (
         "ack_asked_by", "ack_requests", "asked_at", "asked_of", "came_at", "clock_bound", "complete_at", "copies",
@@ -66,9 +66,9 @@ class _Open:
         self.due_at = due_at
         self.sent_at = self.came_at = self.complete_at = 0
         self.clock_bound = self.messages = self.missing = self.missing_now = self.copies = self.premature = 0
-        self.ack_asked_by: list[Instant] = []  # when each request was there
+        self.ack_asked_by: list[Instant] = []  # when each request arrived
         self.ack_requests = self.message_requests = 0
-        self.asked_of: NodeId | None = None  # a request that is not answered yet
+        self.asked_of: NodeId | None = None  # the site of a pending request
         self.asked_at: Instant = 0
         self.linger_until: Instant = 0
 
@@ -93,21 +93,21 @@ class _Open:
 
 
 class Tracer:
-    """Makes records of what a receiver tells it, and keeps them until they are taken."""
+    """Makes records and keeps them until they are taken."""
 
     def __init__(self) -> None:
-        self.dropped = 0  # records for which there was no room
+        self.dropped = 0  # records above `TRACES_MAX`
         self._traces: deque[Trace] = deque()
-        self._open: dict[int, _Open] = {}
-        self._lingering: deque[int] = deque()  # complete tokens that were asked for, in this order
-        self._messages: Counter[NodeId] = Counter()  # by source, since the last census
+        self._open: dict[int, _OpenTrace] = {}
+        self._lingering: deque[int] = deque()  # complete tokens that were requested, in order of completion
+        self._messages: Counter[NodeId] = Counter()  # by source, since its last record
         self._missing: Counter[NodeId] = Counter()
-        self._uncounted = 0  # tokens since then
+        self._uncounted = 0  # tokens since the last records of sources
 
-    def heard(
+    def ack_received(
         self, ack: Ack, ranges: tuple[Range, ...], *, due_at: Instant, clock_bound: Duration, now: Instant
     ) -> None:
-        """All parts of Ack(e) are here; it names these messages."""
+        """All parts of Ack(e) were received; it names these ranges."""
         traced = self._opened(ack.token, ack.sender, ack.formation, due_at)
         self._answer(ack.token, traced, now)
         traced.sent_at = ack.sent_at
@@ -118,7 +118,7 @@ class Tracer:
             traced.messages += named.count
             self._messages[named.source] += named.count
         self._uncounted += 1
-        if self._uncounted >= CENSUS_TOKENS:
+        if self._uncounted >= SOURCE_RECORD_TOKENS:
             self.count_sources(ack.formation, ack.token, now)
 
     def asked(
@@ -133,7 +133,7 @@ class Tracer:
         hop: Duration,
         now: Instant,
     ) -> None:
-        """A site is asked for Ack(e), or for what is `missing` of Msg(e); a `hop` later it knows."""
+        """A site is asked for Ack(e), or for the `missing` part of Msg(e). The request arrives after `hop`."""
         traced = self._opened(token, holder, formation, due_at)
         self._answer(token, traced, 0)
         traced.asked_of, traced.asked_at = of, now
@@ -149,10 +149,10 @@ class Tracer:
                 self._missing[named.source] += named.count
 
     def completed(self, token: int, *, linger: Duration, now: Instant) -> None:
-        """All of Msg(e) is here. One that was asked for stays open for so long, so that copies are counted."""
+        """Msg(e) is complete. A requested token stays open for `linger`, so that copies are counted."""
         traced = self._open.get(token)
         if traced is None:
-            return  # its own, or one that came with another's journal
+            return  # of this site, or from another site's journal
         self._answer(token, traced, now)
         traced.complete_at = now
         if traced.ack_requests:
@@ -162,12 +162,12 @@ class Tracer:
             self._close(token)
 
     def copied(self, token: int) -> None:
-        """A part of Ack(e) came once more."""
+        """A part of Ack(e) arrived again."""
         if (traced := self._open.get(token)) is not None:
             traced.copies += 1
 
     def end_formation(self, now: Instant) -> None:
-        """What is open will not be completed in this formation."""
+        """Close open records: their tokens are not completed in this formation."""
         for token, traced in list(self._open.items()):
             self._answer(token, traced, 0)
             self._close(token)
@@ -176,7 +176,7 @@ class Tracer:
             self.count_sources(0, 0, now)
 
     def count_sources(self, formation: int, token: int, now: Instant) -> None:
-        """A record of each source: what came of it since the last one, and what of that had to be asked for."""
+        """Record each source: its messages since the last record, and how many had to be requested."""
         for source, messages in sorted(self._messages.items()):
             missing = self._missing[source]
             self._add(Trace(TraceKind.SOURCE, 0, 0, 0, 0, source, formation, token, 0, 0, now, 0, 0, messages, missing))
@@ -185,7 +185,6 @@ class Tracer:
         self._uncounted = 0
 
     def take(self, now: Instant) -> list[Trace]:
-        """All records that are ready."""
         while self._lingering:
             token = self._lingering[0]
             traced = self._open.get(token)
@@ -198,16 +197,16 @@ class Tracer:
         self._traces.clear()
         return taken
 
-    def _opened(self, token: int, holder: NodeId, formation: int, due_at: Instant) -> _Open:
+    def _opened(self, token: int, holder: NodeId, formation: int, due_at: Instant) -> _OpenTrace:
         traced = self._open.get(token)
         if traced is None:
             if len(self._open) >= OPEN_MAX:
                 self._close(next(iter(self._open)))
-            traced = self._open[token] = _Open(holder, formation, due_at)
+            traced = self._open[token] = _OpenTrace(holder, formation, due_at)
         return traced
 
-    def _answer(self, token: int, traced: _Open, answered_at: Instant) -> None:
-        """The request under way is over: answered at this instant, or (0) not."""
+    def _answer(self, token: int, traced: _OpenTrace, answered_at: Instant) -> None:
+        """End the pending request, answered at this instant; 0: not answered."""
         if traced.asked_of is None:
             return
         wants_ack = not traced.came_at

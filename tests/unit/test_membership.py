@@ -1,4 +1,4 @@
-"""The frames of governance: what is encoded is decoded, and nothing else is."""
+"""Membership frames: what is encoded is decoded, and nothing else is."""
 
 from contextlib import suppress
 
@@ -25,7 +25,7 @@ from fairtape.wire.membership import (
     encode_membership,
     is_membership,
 )
-from unit.loop_values import standing_of
+from unit.loop_values import report_of
 
 numbers = st.integers(0, NUMBER_MAX)
 small = st.integers(0, 0xFFFF)
@@ -88,13 +88,13 @@ def test_bytes_that_were_changed_or_cut_raise_malformed_and_nothing_else(
         decode_membership(bytes(datagram[: data.draw(st.integers(20, len(datagram)))]))
 
 
-def test_a_standing_counts_from_one() -> None:
-    with pytest.raises(Malformed, match="begins with 1"):
-        decode_membership(sealed(standing_of(1, sequence=0)))
+def test_a_site_report_counts_from_one() -> None:
+    with pytest.raises(Malformed, match="start at 1"):
+        decode_membership(sealed(report_of(1, sequence=0)))
 
 
 def test_a_token_of_no_loop_is_refused() -> None:
-    with pytest.raises(Malformed, match="no loop"):
+    with pytest.raises(Malformed, match="without a loop"):
         decode_membership(sealed(LoopToken(0, 1, 2, 0, 5)))
 
 

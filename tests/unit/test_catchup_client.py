@@ -1,4 +1,4 @@
-"""Whom a site believes that catches up: only one who knows the latest formation, and holds as much as it does."""
+"""Catching up trusts only a site that knows the latest formation and holds as much as the client."""
 
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -9,7 +9,7 @@ from fairtape.core.entries import Position
 from fairtape.nodes.catchup import CatchUpClient
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
-from fairtape.wire.membership import PLACE, HistoryChunk
+from fairtape.wire.membership import POSITION, HistoryChunk
 
 LATEST = 5
 NOW = 1_000
@@ -22,7 +22,7 @@ class Numbered:
 
 @dataclass
 class Site:
-    """What a learner sees of a receiver, and what it tells it."""
+    """What the client uses of a receiver, and the calls that it makes."""
 
     position: Position = Position(3, 120)  # noqa: RUF009 - it is a value
     journal_end: Position = Position(3, 120)  # noqa: RUF009 - it is a value
@@ -31,57 +31,57 @@ class Site:
     active: bool = False
     fenced: bool = False
     formation: Numbered = field(default_factory=Numbered)
-    told: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
     @property
     def complete_through(self) -> int:
         return self.position.token
 
     def verify(self, _now: int) -> None:
-        self.told.append("verify")
+        self.calls.append("verify")
 
     def catch_up_to(self, token: int, _survives: int, _now: int, *, known: int = 0) -> None:
-        self.told.append(f"through {token} of {known}")
+        self.calls.append(f"through {token} of {known}")
 
     def compare(self, _token: int) -> None:
-        """Whether it is level does not matter here."""
+        """Not relevant here."""
 
 
 def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None = None, chunks: int = 0) -> str:
-    learner = CatchUpClient(me=1, stripe=0, authenticator=cast("MessageAuthenticator", None))
-    learner.reader.start(NOW)
+    client = CatchUpClient(me=1, stripe=0, authenticator=cast("MessageAuthenticator", None))
+    client.reader.start(NOW)
     end = site.journal_end if ends is None else ends
-    data = b"piece" if chunks else PLACE.pack(*end)
-    past = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
-    return learner.take(past, cast("ReconfigurableReceiver", cast("Any", site)), NOW)
+    data = b"piece" if chunks else POSITION.pack(*end)
+    chunk = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
+    return client.take(chunk, cast("ReconfigurableReceiver", cast("Any", site)), NOW)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])
-def test_nothing_is_taken_from_one_who_does_not_know_the_latest_formation(chunks: int) -> None:
+def test_nothing_is_taken_from_a_site_that_does_not_know_the_latest_formation(chunks: int) -> None:
     site = Site()
     assert answer(site, known=LATEST - 1, chunks=chunks) == "unknowing"
-    assert site.told == []
+    assert site.calls == []
 
 
-def test_one_who_knows_a_later_formation_does_not_say_that_nothing_follows() -> None:
+def test_a_site_that_knows_a_later_formation_does_not_prove_that_nothing_follows() -> None:
     site = Site(verified=True)
     assert answer(site, known=LATEST + 1, ends=Position(3, 99)) == "ahead"
-    assert site.told == []
+    assert site.calls == []
 
 
-def test_one_who_holds_the_same_confirms_and_brings_it_forward() -> None:
+def test_a_site_that_holds_the_same_confirms_and_advances_the_order() -> None:
     site = Site()
     assert answer(site, known=LATEST) == "past"
-    assert site.told == ["verify", f"through 300 of {LATEST}"]
+    assert site.calls == ["verify", f"through 300 of {LATEST}"]
 
 
-def test_one_who_holds_the_order_as_far_and_has_less_left_the_rest_behind() -> None:
+def test_a_site_that_holds_the_order_as_far_and_has_less_disagrees() -> None:
     with pytest.raises(Disagreement) as raised:
         answer(Site(), known=LATEST, ends=Position(3, 99))
     assert raised.value.token == 99
 
 
-def test_one_who_does_not_hold_the_order_as_far_confirms_nothing() -> None:
+def test_a_site_that_does_not_hold_the_order_as_far_confirms_nothing() -> None:
     site = Site()
     answer(site, known=LATEST, complete=110, ends=Position(3, 99))
-    assert "verify" not in site.told
+    assert "verify" not in site.calls

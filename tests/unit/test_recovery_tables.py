@@ -5,7 +5,7 @@ import pytest
 from fairtape.core.state_table import StateTable
 from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.recovery_tables import FIGURE_2, FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
-from unit.recovery_values import TIMING, E, Shelf
+from unit.recovery_values import TIMING, E, HeldTokens
 
 FIGURES = {"figure 2": FIGURE_2, "separate": FIGURE_3_SEPARATE, "merged": FIGURE_3_MERGED}
 EACH = pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
@@ -14,8 +14,8 @@ ENDS = {State.REFORM, State.COMPLETE}
 
 
 def recovery(*, ack_retries: int = 0, message_retries: int = 0, holds: bool = False) -> Recovery:
-    desk = Recoveries(timing=TIMING, timed=True, ledger=Shelf({E} if holds else set()))
-    subject = Recovery(E, desk)
+    recoveries = Recoveries(timing=TIMING, timed=True, tokens=HeldTokens({E} if holds else set()))
+    subject = Recovery(E, recoveries)
     subject.ack_retries, subject.message_retries = ack_retries, message_retries
     return subject
 
@@ -24,7 +24,7 @@ def arrows(figure: StateTable[Recovery]) -> set[tuple[int, int, int]]:
     return {(edge.at, edge.on, edge.to) for edge in figure.edges}
 
 
-def test_the_states_bear_the_numbers_of_the_figure() -> None:
+def test_the_states_have_the_numbers_of_the_figure() -> None:
     assert [state.value for state in State] == list(range(1, 9))
     assert (State(7), State(8)) == (State.REFORM, State.COMPLETE)
 

@@ -1,10 +1,10 @@
-"""Holdings: what a site holds of every source, hole by hole, incarnation by incarnation, and within limits."""
+"""The receive buffer: blocks of every source, holes, incarnations, and limits."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairtape.ring.receiver import receive_buffer as room
+from fairtape.ring.receiver import receive_buffer
 from fairtape.ring.receiver.receive_buffer import MISSING_RANGES_MAX, STREAMS_MAX, ReceiveBuffer, Stream
 from fairtape.wire.frames import RANGE_COUNT_MAX, Malformed, Range, decode_block
 from unit.ring_values import KEYS, OTHER_SOURCE, SOURCE, block, named
@@ -56,7 +56,7 @@ def test_what_is_held_below_a_hole_can_be_acknowledged_meanwhile() -> None:
 
 @settings(max_examples=100)
 @given(st.permutations(list(range(8))))
-def test_any_order_of_arrival_gives_the_same_holdings(order: list[int]) -> None:
+def test_any_order_of_arrival_gives_the_same_buffer(order: list[int]) -> None:
     held = ReceiveBuffer(keys=KEYS, stripe=0)
     for position in order:
         accept(held, block(1 + 2 * position, [b"a", b"b"]))
@@ -76,7 +76,7 @@ def test_what_is_held_already_is_a_duplicate() -> None:
     [block(1)[:-1] + b"\0", block(1, body=b"\0\2abc"), block(1, body=b"\0\0\1", fragment=True), block(1, stripe=1)],
     ids=["a wrong seal", "a wrong body", "an empty fragment", "the key of another stripe"],
 )
-def test_a_block_that_proves_itself_wrong_leaves_no_trace(datagram: bytes) -> None:
+def test_a_malformed_block_changes_nothing(datagram: bytes) -> None:
     held = ReceiveBuffer(keys=KEYS, stripe=0)
     with pytest.raises(Malformed):
         accept(held, datagram)
@@ -89,7 +89,7 @@ def test_an_unknown_source_is_malformed() -> None:
     with pytest.raises(Malformed, match="unknown source"):
         accept(held, block(1))
     with pytest.raises(Malformed, match="unknown source"):
-        held.name(named(1))
+        held.note_named(named(1))
 
 
 def test_fragments_are_remembered_as_such() -> None:
@@ -101,7 +101,7 @@ def test_fragments_are_remembered_as_such() -> None:
 
 
 def test_a_full_stream_refuses_all_but_the_block_that_closes_its_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "HELD_BLOCKS_MAX", 3)
+    monkeypatch.setattr(receive_buffer, "HELD_BLOCKS_MAX", 3)
     held = holding(block(2), block(3), block(4))
     assert accept(held, block(5)) == "over_limit"
     assert accept(held, block(1)) == "block"
@@ -123,20 +123,20 @@ def test_missing_names_a_limited_number_of_holes() -> None:
 
 
 def test_a_hole_that_an_acknowledgment_has_named_is_not_asked_of_the_source() -> None:
-    """The site that acknowledged it holds it, and is asked."""
+    """The site that acknowledged it holds it and is asked for it."""
     held = holding(block(5))
-    held.name(named(1, 2))
+    held.note_named(named(1, 2))
     assert stream(held).hole() == named(3, 2)
-    held.name(named(3, 3))
+    held.note_named(named(3, 3))
     assert stream(held).hole() is None
 
 
-def test_a_source_that_jumps_further_than_a_range_can_say_breaks_nothing() -> None:
+def test_a_hole_larger_than_a_range_can_express_is_handled() -> None:
     held = holding(block(1 << 62))
     assert stream(held).hole() == named(1, RANGE_COUNT_MAX)
 
 
-def test_a_source_that_cuts_its_numbers_twice_loses_the_second_cut() -> None:
+def test_overlapping_blocks_of_a_source_are_dropped() -> None:
     held = holding(block(3), block(5), block(2))
     accept(held, block(1, [b"a", b"b", b"c"]))
     assert stream(held).next == 4
@@ -156,13 +156,13 @@ def test_find_gives_the_block_that_begins_with_a_number() -> None:
 
 def test_an_acknowledgment_must_continue_and_end_at_the_edge_of_a_block() -> None:
     held = holding(block(1, [b"a", b"b"]), block(3))
-    assert held.fits(named(1, 2))
-    assert held.fits(named(1, 3))
-    assert not held.fits(named(1, 1))
-    assert not held.fits(named(3, 1))
+    assert held.continues_order(named(1, 2))
+    assert held.continues_order(named(1, 3))
+    assert not held.continues_order(named(1, 1))
+    assert not held.continues_order(named(3, 1))
     held.take(named(1, 2), 1)
-    assert not held.fits(named(1, 2))
-    assert held.fits(named(3))
+    assert not held.continues_order(named(1, 2))
+    assert held.continues_order(named(3))
 
 
 def test_sources_are_acknowledged_in_order_of_arrival_and_within_the_limit() -> None:
@@ -172,8 +172,8 @@ def test_sources_are_acknowledged_in_order_of_arrival_and_within_the_limit() -> 
 
 
 def test_one_acknowledgment_names_about_a_limited_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are left out are first in line for the next token."""
-    monkeypatch.setattr(room, "ACK_BLOCKS_MAX", 2)
+    """Those that are left out come first at the next token."""
+    monkeypatch.setattr(receive_buffer, "ACK_BLOCKS_MAX", 2)
     held = holding(block(1), block(2), block(1, incarnation=2), block(1, node=OTHER_SOURCE))
     first = held.unacknowledged(10)
     assert first == [named(1, 2), named(1, incarnation=2)]
@@ -190,14 +190,14 @@ def test_a_later_incarnation_comes_after_an_earlier_one() -> None:
 
 
 def test_once_a_later_incarnation_is_in_the_order_the_earlier_one_has_ended() -> None:
-    """What it had acknowledged is kept for repairs; what it had not is forgotten, and nothing more is taken."""
+    """Its acknowledged blocks are kept for repairs; the others are dropped, and nothing more is accepted."""
     held = holding(block(1), block(2), block(4), block(1, incarnation=2))
     held.take(named(1), 1)
     held.take(named(1, incarnation=2), 2)
     earlier = stream(held)
     assert (earlier.next, earlier.waiting, list(earlier.blocks), list(earlier.beyond)) == (2, 0, [1], [])
     assert not held.has_unacknowledged
-    assert not held.fits(named(2))
+    assert not held.continues_order(named(2))
     with pytest.raises(Malformed, match="earlier incarnation"):
         accept(held, block(2))
     assert accept(held, block(1)) == "duplicate"
@@ -222,28 +222,28 @@ def test_an_ended_stream_without_blocks_is_forgotten_at_once() -> None:
 
 def test_an_ended_stream_that_a_wrong_acknowledgment_still_names_stays() -> None:
     held = holding(block(1), block(1, incarnation=2))
-    held.name(named(1, 2))
+    held.note_named(named(1, 2))
     held.take(named(1, incarnation=2), 1)
     assert held.named(named(1, 2)).next == 1
 
 
-def test_a_source_never_goes_back() -> None:
+def test_an_earlier_incarnation_is_refused_in_a_new_block() -> None:
     held = holding(block(1, incarnation=3))
     with pytest.raises(Malformed, match="earlier incarnation"):
         accept(held, block(1, incarnation=2))
 
 
-def test_an_acknowledgment_may_name_an_earlier_incarnation_than_any_heard() -> None:
-    """Somebody else heard it in time, acknowledged it, and will repair it."""
+def test_an_acknowledgment_may_name_an_earlier_incarnation_than_any_received() -> None:
+    """Another site received it in time, acknowledged it, and will repair it."""
     held = holding(block(1, incarnation=2))
-    held.name(named(1))
+    held.note_named(named(1))
     assert held.named(named(1)) is held.named(named(1))
     assert accept(held, block(1)) == "block"
     assert held.unacknowledged(10) == [named(1), named(1, incarnation=2)]
 
 
-def test_a_source_that_starts_again_and_again_is_never_locked_out() -> None:
-    """Of its incarnations that no acknowledgment knows, the latest are remembered."""
+def test_a_source_that_restarts_often_is_never_locked_out() -> None:
+    """Of its incarnations that no acknowledgment names, the latest are kept."""
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     accept(held, block(3, incarnation=STREAMS_MAX))
     for number in range(STREAMS_MAX + 1, 3 * STREAMS_MAX):
@@ -257,10 +257,10 @@ def test_a_source_that_starts_again_and_again_is_never_locked_out() -> None:
         accept(held, block(1))
 
 
-def test_an_incarnation_with_a_place_in_the_order_is_not_forgotten_for_a_later_one() -> None:
+def test_an_incarnation_in_the_order_is_not_evicted_for_a_later_one() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     held.take(named(1), 1)
-    held.name(named(1, incarnation=2))
+    held.note_named(named(1, incarnation=2))
     assert accept(held, block(1, incarnation=STREAMS_MAX + 1)) == "block"
     assert held.find((SOURCE, 1)) is not None
     assert held.find((SOURCE, 2)) is not None
@@ -270,12 +270,12 @@ def test_an_incarnation_with_a_place_in_the_order_is_not_forgotten_for_a_later_o
 def test_there_is_a_limit_to_incarnations_at_once() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     for number in range(1, STREAMS_MAX + 1):
-        held.name(named(1, incarnation=number))
+        held.note_named(named(1, incarnation=number))
     with pytest.raises(Malformed, match="too many"):
         accept(held, block(1, incarnation=STREAMS_MAX + 1))
 
 
-def test_a_block_that_proves_nothing_drives_nobody_out() -> None:
+def test_a_forged_block_evicts_no_incarnation() -> None:
     held = holding(*(block(1, incarnation=number) for number in range(1, STREAMS_MAX + 1)))
     bent = block(1, incarnation=STREAMS_MAX + 1)[:-1] + b"?"
     with pytest.raises(Malformed, match="seal"):

@@ -1,4 +1,4 @@
-"""Ring surgery, sentence by sentence. TRMP 2001 §5.3, §8."""
+"""Reconfiguration, sentence by sentence. TRMP 2001 §5.3, §8."""
 
 import pytest
 from hypothesis import given
@@ -24,26 +24,26 @@ from unit.loop_values import TIMING, formation_of
 members = st.lists(st.integers(1, 50), min_size=1, max_size=12, unique=True)
 
 
-def test_a_failed_site_is_passed_by() -> None:
+def test_a_failed_site_is_bypassed() -> None:
     """(r - 1) mod m passes the token to (r + 1) mod m.  TRMP 2001 §5.3."""
     assert bypass(formation_of(1, 2, 3, 4), [3]).members == (1, 2, 4)
     assert bypass(formation_of(1, 2, 3, 4), [4, 1]).members == (2, 3)
 
 
-def test_nobody_left_is_no_loop() -> None:
+def test_a_loop_without_members_is_refused() -> None:
     with pytest.raises(BadFormation, match="members is empty"):
         bypass(formation_of(1, 2), [1, 2])
 
 
-def test_a_new_site_stands_where_it_is_told_to() -> None:
+def test_a_new_site_is_inserted_after_the_named_one() -> None:
     assert insert(formation_of(1, 2, 3), 9, after=2).members == (1, 2, 9, 3)
     with pytest.raises(BadFormation, match="site 7 is not a member"):
         insert(formation_of(1, 2, 3), 9, after=7)
 
 
 @given(members, st.data())
-def test_whoever_comes_back_gets_the_place_that_the_tour_gives_it(tour: list[int], data: st.DataObject) -> None:
-    """Whatever the order in which sites come, the loop is the tour in the end."""
+def test_a_returning_site_gets_its_position_in_the_tour(tour: list[int], data: st.DataObject) -> None:
+    """In whatever order sites join, the loop becomes the tour."""
     first, *others = data.draw(st.permutations(tour))
     loop = formation_of(first)
     for site in others:
@@ -51,7 +51,7 @@ def test_whoever_comes_back_gets_the_place_that_the_tour_gives_it(tour: list[int
     assert list(loop.members) == tour
 
 
-def test_a_site_retires_only_where_it_is() -> None:
+def test_a_site_that_is_no_member_cannot_retire() -> None:
     assert retire(formation_of(1, 2, 3), 2).members == (1, 3)
     with pytest.raises(BadFormation, match="site 4 is not a member"):
         retire(formation_of(1, 2, 3), 4)
@@ -68,7 +68,7 @@ def test_another_tour_has_the_same_sites() -> None:
         reorder(formation_of(1, 2, 3), [1, 2])
 
 
-def test_another_pace_changes_nothing_else() -> None:
+def test_another_timing_changes_nothing_else() -> None:
     faster = retime(formation_of(1, 2), TIMING)
     assert faster == formation_of(1, 2)
 
@@ -77,13 +77,13 @@ def test_a_smaller_loop_survives_fewer_failures() -> None:
     assert with_members(formation_of(1, 2, 3, resilience=2), [1, 2]).resilience == 1
 
 
-def test_a_roll_turns_with_its_members() -> None:
+def test_the_roll_rotates_with_the_members() -> None:
     turned = begin_with(formation_of(1, 2, 3, roll=(11, 12, 13)), 2)
     assert (turned.members, turned.roll) == ((2, 3, 1), (12, 13, 11))
 
 
 def test_a_formation_follows_after_the_last_token_that_a_survivor_holds() -> None:
-    """And the survivor who holds it takes the first turn: it alone is known to need nothing."""
+    """The survivor that holds it takes the first turn: it alone is known to miss nothing."""
     following = follow(
         formation_of(1, 2, 3), number=4, after=27, sequence=300, keeper=2, starts_at=9 * SECOND, broken=True
     )
@@ -94,7 +94,7 @@ def test_a_formation_follows_after_the_last_token_that_a_survivor_holds() -> Non
 
 @given(members, members, st.integers(11, 400))
 def test_a_formation_takes_over_without_a_stop(before: list[int], after: list[int], at_token: int) -> None:
-    """The schedule goes on, and the token passes to the next one that stays."""
+    """The schedule continues, and the token passes to the next member that stays."""
     present = formation_of(*before)
     at_token = max(at_token, present.first_token + 1)
     relief = take_over(formation_of(*after), number=4, present=present, at_token=at_token)
@@ -107,9 +107,9 @@ def test_a_formation_takes_over_without_a_stop(before: list[int], after: list[in
     assert relief.holder(at_token) == (staying[0] if staying else relief.members[0])
 
 
-def test_whoever_leaves_concerns_a_formation_until_it_has_taken_over() -> None:
+def test_leaving_sites_are_relevant_until_the_formation_has_taken_over() -> None:
     relief: Formation = formation_of(1, 2, leaving=(3,), first_sequence=0, resilience=1, resilience_before=0)
-    assert relief.concerns(complete_through=9) == (1, 2, 3)
-    assert relief.concerns(complete_through=10) == (1, 2)
+    assert relief.relevant_sites(complete_through=9) == (1, 2, 3)
+    assert relief.relevant_sites(complete_through=10) == (1, 2)
     assert relief.survivable(complete_through=9) == 0
     assert relief.survivable(complete_through=10) == 1

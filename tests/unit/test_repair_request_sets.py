@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.ring.receiver.repair import Answers, hold_back, request_set
+from fairtape.ring.receiver.repair import RecentAnswers, hold_back, request_set
 from unit.loop_values import TIMING, formation_of
 
 
@@ -20,7 +20,7 @@ def test_the_sets_are_those_of_the_paper(members: int, sets: int, token: int) ->
 
 
 @given(st.integers(2, 40), st.integers(2, 40), st.integers(11, 500))
-def test_nobody_waits_longer_than_the_other_sets_take(members: int, sets: int, token: int) -> None:
+def test_no_receiver_waits_longer_than_the_other_sets_take(members: int, sets: int, token: int) -> None:
     """A recovery takes (k_p - 1) token periods longer at most."""
     loop = formation_of(*range(1, members + 1), request_sets=min(sets, members))
     waits = {hold_back(loop, member, token) for member in loop.members}
@@ -28,14 +28,14 @@ def test_nobody_waits_longer_than_the_other_sets_take(members: int, sets: int, t
     assert 0 in waits
 
 
-def test_it_is_off_unless_asked_for() -> None:
+def test_request_sets_are_off_by_default() -> None:
     loop = formation_of(1, 2, 3)
     assert {hold_back(loop, member, 12) for member in loop.members} == {0}
-    assert hold_back(formation_of(1, 2, 3, request_sets=3), 9, 12) == 0  # no member
+    assert hold_back(formation_of(1, 2, 3, request_sets=3), 9, 12) == 0  # not a member
 
 
 def test_an_answer_is_not_repeated_while_it_is_on_its_way() -> None:
-    answers = Answers()
-    assert answers.fresh([b"a", b"b", b"a"], 0, 10 * MILLISECOND) == [b"a", b"b"]
-    assert answers.fresh([b"b", b"c"], 9 * MILLISECOND, 10 * MILLISECOND) == [b"c"]
-    assert answers.fresh([b"a", b"c"], 10 * MILLISECOND, 10 * MILLISECOND) == [b"a"]
+    answers = RecentAnswers()
+    assert answers.unsent([b"a", b"b", b"a"], 0, 10 * MILLISECOND) == [b"a", b"b"]
+    assert answers.unsent([b"b", b"c"], 9 * MILLISECOND, 10 * MILLISECOND) == [b"c"]
+    assert answers.unsent([b"a", b"c"], 10 * MILLISECOND, 10 * MILLISECOND) == [b"a"]

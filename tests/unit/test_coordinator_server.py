@@ -1,4 +1,4 @@
-"""A reformation server: leads or stands by, by what is in the store."""
+"""A reformation server: leads or is a standby, according to the store."""
 
 from fairtape.core.effects import Notice, QueryStore, Send
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
@@ -9,29 +9,29 @@ from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cluster import MemoryFormationStore
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
-from unit.loop_values import TIMING, standing_of
+from unit.loop_values import TIMING, report_of
 
 NOW: Instant = 100 * SECOND
 LEASE = 300 * MILLISECOND
 OPERATOR = 999
 KEYS = Keys.from_secret(b"servers", (1, 2, 3, 4, 101, 102, OPERATOR), ())
-CHARTER = Topology(loops=(LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),))
+TOPOLOGY = Topology(loops=(LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),))
 
 
 class Clock:
-    """What the server believes of its clock."""
+    """The bound of the server's clock."""
 
     bound = 0
 
 
 class Served:
-    """A server with a store that answers at once, unless it is closed."""
+    """A server with a store that responds at once, unless it is closed."""
 
     def __init__(self, me: int, store: MemoryFormationStore) -> None:
         self.clock = Clock()
         self.server = Reformer(
             ReformerConfig(me=me, operator=OPERATOR, leader_lease=LEASE),
-            CHARTER,
+            TOPOLOGY,
             keys=KEYS,
             born_at=NOW,
             clock_bound=lambda: self.clock.bound,
@@ -42,7 +42,7 @@ class Served:
         self.notices: list[str] = []
 
     def turn(self, now: Instant) -> None:
-        """Carry out what it wants, and wake it as long as something is due."""
+        """Carry out its effects, and wake it while something is due."""
         for _ in range(50):
             effects = self.server.drain()
             for effect in effects:
@@ -67,17 +67,17 @@ class Served:
         for now in range(since, until, 10 * MILLISECOND):
             self.turn(now)
 
-    def hear(self, message: MembershipMessage, now: Instant) -> None:
+    def receive(self, message: MembershipMessage, now: Instant) -> None:
         box = MessageAuthenticator(me=message.sender, keys=KEYS, peers=(), first_serial=now)
-        self.server.receive(box.govern(message), now)
+        self.server.receive(box.for_membership(message), now)
         self.turn(now)
 
 
 def newborn(site: int) -> MembershipMessage:
-    return standing_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+    return report_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
 
 
-def test_one_leads_and_the_other_stands_by() -> None:
+def test_one_server_leads_and_the_other_is_a_standby() -> None:
     store = MemoryFormationStore()
     first, second = Served(101, store), Served(102, store)
     for now in range(NOW, NOW + 2 * SECOND, 10 * MILLISECOND):
@@ -87,7 +87,7 @@ def test_one_leads_and_the_other_stands_by() -> None:
     assert first.server.leads(NOW + 2 * SECOND - 10 * MILLISECOND)
 
 
-def test_a_standby_takes_over_when_the_leader_gives_no_sign_of_life() -> None:
+def test_a_standby_takes_over_when_the_leader_stops_renewing() -> None:
     store = MemoryFormationStore()
     first, second = Served(101, store), Served(102, store)
     for now in range(NOW, NOW + SECOND, 10 * MILLISECOND):
@@ -107,38 +107,38 @@ def test_a_leader_that_cannot_reach_the_store_stops_when_its_lease_ends() -> Non
     served.closed = True
     served.run(NOW + SECOND, NOW + SECOND + LEASE + 20 * MILLISECOND)
     assert not served.server.leads(NOW + SECOND + LEASE)
-    assert any("its lease has run out" in notice for notice in served.notices)
+    assert any("its lease has expired" in notice for notice in served.notices)
 
 
 def test_a_server_that_cannot_trust_its_clock_does_not_lead() -> None:
-    """Leases are waited out by it."""
+    """It measures leases by that clock."""
     served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + SECOND)
     served.clock.bound = TIMING.clock_error_max + 1
     served.run(NOW + SECOND, NOW + 2 * SECOND)
     assert not served.server.leads(NOW + 2 * SECOND)
-    assert "its clock is not good enough" in served.notices[-1]
+    assert "its clock error is too large" in served.notices[-1]
     served.clock.bound = 0
     served.run(NOW + 2 * SECOND, NOW + 4 * SECOND)
     assert served.server.leads(NOW + 4 * SECOND - 10 * MILLISECOND)
 
 
-def test_a_formation_is_recorded_before_anybody_is_told() -> None:
+def test_a_formation_is_recorded_before_any_site_is_informed() -> None:
     served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     for site in (1, 2, 3):
-        served.hear(newborn(site), NOW + 100 * MILLISECOND)
+        served.receive(newborn(site), NOW + 100 * MILLISECOND)
     assert [(entry.loop, entry.number) for entry in served.store.log] == [(0, 1)]
     assert {effect.to for effect in served.sent} == {1, 2, 3}
     closed = Served(102, MemoryFormationStore())
     closed.run(NOW, NOW + 100 * MILLISECOND)
     closed.closed = True
     for site in (1, 2, 3):
-        closed.hear(newborn(site), NOW + 100 * MILLISECOND)
+        closed.receive(newborn(site), NOW + 100 * MILLISECOND)
     assert closed.sent == []
 
 
-def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
+def test_a_record_without_a_response_is_found_in_the_store() -> None:
     served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
     answer = served._answer
@@ -153,28 +153,28 @@ def test_what_was_carried_out_but_not_answered_is_found_in_the_store() -> None:
 
     served._answer = forgetful  # type: ignore[method-assign]
     for site in (1, 2, 3):
-        served.hear(newborn(site), NOW + 100 * MILLISECOND)
+        served.receive(newborn(site), NOW + 100 * MILLISECOND)
     served.run(NOW + 110 * MILLISECOND, NOW + 300 * MILLISECOND)
     assert len(served.store.log) == 1
     assert served.server.primary.formation is not None
 
 
-def test_only_the_operator_gives_orders_and_only_known_sites_are_heard() -> None:
+def test_only_the_operator_commands_and_only_known_sites_report() -> None:
     served = Served(101, MemoryFormationStore())
     served.run(NOW, NOW + 100 * MILLISECOND)
-    served.hear(OperatorCommand(0, 0, 102, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.receive(OperatorCommand(0, 0, 102, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.counts["not_the_operator"] == 1
-    served.hear(newborn(4), NOW + 100 * MILLISECOND)
+    served.receive(newborn(4), NOW + 100 * MILLISECOND)
     assert served.server.counts["stranger"] == 1
-    served.hear(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.receive(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.primary.retired == {2}
 
 
-def test_an_order_is_in_the_store_before_anybody_could_forget_it() -> None:
+def test_a_command_of_the_operator_is_recorded_in_the_store() -> None:
     store = MemoryFormationStore()
     served = Served(101, store)
     served.run(NOW, NOW + 100 * MILLISECOND)
-    served.hear(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
+    served.receive(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     successor = Served(102, store)
     successor.run(NOW + 200 * MILLISECOND, NOW + SECOND)
     assert successor.server.leads(NOW + SECOND)

@@ -1,4 +1,4 @@
-"""The interpreter of state tables: one event, one arrow, and no rest in a test state."""
+"""The interpreter of state tables: one event, one arrow, and no stop in a test state."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -60,7 +60,7 @@ EDGES = (
 TABLE: StateTable[Crossing] = StateTable(EDGES, always=Push.NOTHING, holds={Light.GREEN: is_clear})
 
 
-def test_an_event_is_followed_through_the_tests_to_a_place_of_rest() -> None:
+def test_an_event_is_followed_through_test_states_to_a_wait_or_an_end() -> None:
     crossing = Crossing()
     assert TABLE.fire(crossing, Push.BUTTON)
     assert crossing.state is Light.GREEN
@@ -78,13 +78,13 @@ def test_guards_choose_between_the_arrows_of_one_event() -> None:
     assert crossing.state is Light.RED
 
 
-def test_an_event_without_an_arrow_means_nothing() -> None:
+def test_an_event_without_an_arrow_is_ignored() -> None:
     crossing = Crossing()
     assert not TABLE.fire(crossing, Push.KICK)
     assert crossing == Crossing()
 
 
-def test_an_event_whose_guards_all_refuse_means_nothing() -> None:
+def test_an_event_whose_guards_all_refuse_is_ignored() -> None:
     table: StateTable[Crossing] = StateTable(
         [Edge(Light.RED, Push.BUTTON, is_clear, Light.GREEN)], always=Push.NOTHING, holds={}
     )
@@ -93,7 +93,7 @@ def test_an_event_whose_guards_all_refuse_means_nothing() -> None:
     assert crossing.state is Light.RED
 
 
-def test_a_state_is_never_entered_without_its_meaning() -> None:
+def test_a_state_is_never_entered_without_its_invariant() -> None:
     table: StateTable[Crossing] = StateTable(
         [Edge(Light.RED, Push.BUTTON, always, Light.GREEN)], always=Push.NOTHING, holds={Light.GREEN: is_clear}
     )
@@ -101,7 +101,7 @@ def test_a_state_is_never_entered_without_its_meaning() -> None:
         table.fire(Crossing(clear=False), Push.BUTTON)
 
 
-def test_a_table_that_never_rests_is_a_bug() -> None:
+def test_a_table_with_a_cycle_of_test_states_is_a_bug() -> None:
     table: StateTable[Crossing] = StateTable(
         [
             Edge(Light.RED, Push.BUTTON, always, Light.TEST),
@@ -111,7 +111,7 @@ def test_a_table_that_never_rests_is_a_bug() -> None:
         always=Push.NOTHING,
         holds={},
     )
-    with pytest.raises(AssertionError, match="rest"):
+    with pytest.raises(AssertionError, match="did not reach"):
         table.fire(Crossing(), Push.BUTTON)
     assert 2 * len(Light) <= STEPS_MAX
 

@@ -1,4 +1,4 @@
-"""What an operator may want."""
+"""Topologies: which ones are valid, and what follows from them."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def loop(number: int, *tour: int, junction: int | None = None, parent: int = 0) 
     return LoopTopology(number=number, tour=tour, timing=TIMING, junction=junction, parent=parent)
 
 
-def test_every_site_has_a_home() -> None:
+def test_every_site_has_a_home_loop() -> None:
     topology = Topology(loops=(loop(0, 1, 2), loop(1, 5, 6, junction=2)))
     assert topology.homes() == {1: 0, 2: 0, 5: 1, 6: 1}
     assert topology.primary.tour == (1, 2)
@@ -40,7 +40,7 @@ def test_a_loop_survives_no_more_failures_than_it_has_further_members(
         (((0, (1,), None, 0),), -1, "must not be negative"),
     ],
 )
-def test_a_charter_that_cannot_work_is_refused_in_a_sentence(
+def test_a_topology_that_cannot_work_is_refused_in_a_sentence(
     loops: tuple[tuple[int, tuple[int, ...], int | None, int]], resilience: int | str, complaint: str
 ) -> None:
     with pytest.raises(BadTopology, match=complaint):
@@ -50,7 +50,7 @@ def test_a_charter_that_cannot_work_is_refused_in_a_sentence(
         )
 
 
-def test_a_loop_that_cannot_be_is_refused_in_a_sentence() -> None:
+def test_an_invalid_loop_is_refused_in_a_sentence() -> None:
     with pytest.raises(BadTopology, match="loop 3 has no sites"):
         loop(3, junction=1)
     with pytest.raises(BadTopology, match="loop 3 has no junction"):
@@ -59,5 +59,5 @@ def test_a_loop_that_cannot_be_is_refused_in_a_sentence() -> None:
         loop(0, *range(128))
 
 
-def test_a_lease_is_waited_out_with_what_two_clocks_may_be_wrong_by() -> None:
+def test_the_lease_margin_covers_the_errors_of_two_clocks() -> None:
     assert lease_margin(TIMING) == 4 * TIMING.clock_error_max

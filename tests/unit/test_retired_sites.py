@@ -1,11 +1,16 @@
-"""The register of retired sites."""
+"""Retired sites in the formation log."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.formation_log import LogEntry
-from fairtape.nodes.coordinator.server import REGISTER, RetiredSites, decode_retired_sites, encode_retired_sites
+from fairtape.nodes.coordinator.server import (
+    RETIRED_SITES_LOG,
+    RetiredSites,
+    decode_retired_sites,
+    encode_retired_sites,
+)
 from fairtape.wire.frames import Malformed
 
 
@@ -26,17 +31,17 @@ def test_a_change_is_proposed_until_it_is_recorded() -> None:
     assert register.proposal(4) is None
     retired.add(3)
     proposed = register.proposal(4)
-    assert proposed == LogEntry(REGISTER, 1, 4, encode_retired_sites({3}))
+    assert proposed == LogEntry(RETIRED_SITES_LOG, 1, 4, encode_retired_sites({3}))
     register.recorded(proposed)
     assert register.proposal(4) is None
     retired.discard(3)
-    assert register.proposal(5) == LogEntry(REGISTER, 2, 5, encode_retired_sites(()))
+    assert register.proposal(5) == LogEntry(RETIRED_SITES_LOG, 2, 5, encode_retired_sites(()))
 
 
-def test_a_new_leader_believes_the_log() -> None:
+def test_a_new_leader_takes_the_retired_sites_from_the_log() -> None:
     retired = {7}
     register = RetiredSites(retired)
-    register.recall(LogEntry(REGISTER, 6, 4, encode_retired_sites({3})))
+    register.recall(LogEntry(RETIRED_SITES_LOG, 6, 4, encode_retired_sites({3})))
     assert retired == {3}
     assert register.proposal(5) is None
     register.recall(None)

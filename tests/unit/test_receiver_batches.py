@@ -1,4 +1,4 @@
-"""A turn's datagrams taken together leave a receiver exactly as if each had been taken alone."""
+"""A batch of datagrams leaves a receiver in exactly the same state as the datagrams one by one."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ NOW = STARTS_AT
 
 
 def blocks_of(node: NodeId, incarnation: int, chance: Random) -> list[bytes]:
-    """Blocks that follow on from one another: uniform, mixed, fragments, and a body that lies about itself."""
+    """Consecutive blocks: uniform, mixed, fragments, and a body that contradicts its header."""
     datagrams: list[bytes] = []
     first = 1
     for _ in range(chance.randint(1, 12)):
@@ -52,7 +52,7 @@ def disturbed(datagrams: list[bytes], chance: Random) -> list[bytes]:
 
 
 @given(st.randoms(use_true_random=False))
-def test_together_is_the_same_as_one_by_one(chance: Random) -> None:
+def test_a_batch_is_equivalent_to_single_datagrams(chance: Random) -> None:
     arrived: list[bytes] = []
     for node, incarnation in ((SOURCE, 1), (OTHER_SOURCE, 1), (SOURCE, 2)):
         arrived += disturbed(blocks_of(node, incarnation, chance), chance)

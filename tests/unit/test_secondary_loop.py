@@ -12,41 +12,41 @@ def loop(me: int, stride: int = 1) -> SecondaryLoop:
     return SecondaryLoop(formation_of(2, 5, 6, loop=1, first_sequence=0, stride=stride), me=me)
 
 
-def test_a_site_passes_the_token_on_when_it_holds_what_the_token_asks_for() -> None:
+def test_a_site_passes_the_token_on_once_it_holds_everything_up_to_it() -> None:
     junction = loop(2)
     assert junction.advance(10, 0) == []
     assert junction.advance(11, 0) == [11]
     assert junction.advance(30, 0) == []  # the next one is the turn of 5
-    assert junction.hear(12, 5, 0) == "loop_token"
-    assert junction.hear(13, 6, 0) == "loop_token"
+    assert junction.receive_token(12, 5, 0) == "loop_token"
+    assert junction.receive_token(13, 6, 0) == "loop_token"
     assert junction.advance(30, 0) == [14]
 
 
-def test_a_token_out_of_turn_or_heard_before_changes_nothing() -> None:
+def test_a_token_out_of_turn_or_received_before_changes_nothing() -> None:
     site = loop(5)
-    assert site.hear(11, 6, 0) == "out_of_turn"
-    assert site.hear(10, 2, 0) == "out_of_turn"
-    assert site.hear(11, 2, 0) == "loop_token"
-    assert site.hear(11, 2, 0) == "duplicate"
+    assert site.receive_token(11, 6, 0) == "out_of_turn"
+    assert site.receive_token(10, 2, 0) == "out_of_turn"
+    assert site.receive_token(11, 2, 0) == "loop_token"
+    assert site.receive_token(11, 2, 0) == "duplicate"
 
 
 def test_after_a_whole_round_all_are_known_to_hold_it() -> None:
     site = loop(5)
     assert site.stable_through == 10
-    site.hear(11, 2, 0)
+    site.receive_token(11, 2, 0)
     site.advance(12, 0)
-    site.hear(13, 6, 0)
+    site.receive_token(13, 6, 0)
     assert site.stable_through == 11
 
 
 def test_with_a_stride_the_token_passes_less_often() -> None:
     junction = loop(2, stride=3)
     assert junction.advance(13, 0) == [11]
-    assert junction.hear(12, 5, 0) == "out_of_turn"
-    assert junction.hear(14, 5, 0) == "loop_token"
+    assert junction.receive_token(12, 5, 0) == "out_of_turn"
+    assert junction.receive_token(14, 5, 0) == "loop_token"
 
 
-def test_a_token_that_is_not_taken_up_is_repeated_and_then_its_site_is_suspected() -> None:
+def test_a_token_that_is_not_accepted_is_repeated_and_then_its_site_is_suspected() -> None:
     junction = loop(2)
     assert junction.advance(12, 0) == [11]
     assert junction.deadline() == RETRY
@@ -57,7 +57,7 @@ def test_a_token_that_is_not_taken_up_is_repeated_and_then_its_site_is_suspected
     assert junction.deadline() == NEVER
 
 
-def test_nobody_is_blamed_while_the_primary_loop_stands_still() -> None:
+def test_no_site_is_suspected_while_the_primary_loop_is_stopped() -> None:
     junction = loop(2)
     junction.advance(11, 0)
     junction.advance(11, 10 * TIMING.reform_delay)
@@ -65,9 +65,9 @@ def test_nobody_is_blamed_while_the_primary_loop_stands_still() -> None:
     assert junction.deadline() == NEVER
 
 
-def test_a_break_takes_back_what_was_passed_and_nobody_is_waited_for_until_it_is_held_again() -> None:
+def test_a_break_undoes_passes_and_restarts_the_waits() -> None:
     site = loop(5)
-    site.hear(11, 2, 0)
+    site.receive_token(11, 2, 0)
     assert site.advance(40, 0) == [12]
     assert site.deadline() < NEVER
     assert site.advance(11, RETRY) == []

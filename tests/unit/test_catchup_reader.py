@@ -1,4 +1,4 @@
-"""Catching up: entries in chunks, there and back."""
+"""The reader of catching up: entries in chunks, reassembled."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.entries import Entry, Position, encode_entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER
-from fairtape.nodes.catchup import PATIENCE, WINDOW, CatchUpReader, answer
+from fairtape.nodes.catchup import UNANSWERED_MAX, WINDOW, CatchUpReader, answer
 from fairtape.wire.blocks import pack_records
 from fairtape.wire.membership import CatchUp, HistoryChunk
 
@@ -20,15 +20,15 @@ def entry(token: int, size: int) -> Entry:
     return Ordered(0, 1, token, token, 1, 1_000 * token, (span,))
 
 
-def ask(after: int, chunk: int = 0, room: int = WINDOW) -> CatchUp:
-    return CatchUp(0, 1, 9, after, chunk, room)
+def ask(after: int, chunk: int = 0, chunks_max: int = WINDOW) -> CatchUp:
+    return CatchUp(0, 1, 9, after, chunk, chunks_max)
 
 
-def answered(question: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
+def answered(request: CatchUp, entries: list[Entry], *, exhausted: bool = True) -> list[HistoryChunk]:
     encoded = [encode_entry(each) for each in entries]
     return list(
         answer(
-            question,
+            request,
             encoded,
             me=2,
             complete=50,
@@ -58,8 +58,8 @@ def test_entries_arrive_whole_whatever_the_order_of_their_chunks(sizes: list[int
     assert len(got) == len(entries) or sum(past.chunks > 0 for past in chunks) == WINDOW
 
 
-def test_only_a_journal_that_was_read_to_its_end_says_that_nothing_follows() -> None:
-    """Or whoever asked would go on with a gap."""
+def test_only_a_journal_read_to_its_end_states_that_nothing_follows() -> None:
+    """Otherwise the client would continue with a gap."""
     *_, last = answered(ask(0), [entry(1, 10)])
     assert (last.chunks, last.after, last.complete_through, last.known) == (0, 1, 50, 3)
     *_, last = answered(ask(0), [entry(1, 10)], exhausted=False)
@@ -67,7 +67,7 @@ def test_only_a_journal_that_was_read_to_its_end_says_that_nothing_follows() -> 
 
 
 def test_an_answer_is_no_longer_than_was_asked_for_and_begins_where_it_was_asked() -> None:
-    chunks = answered(ask(0, chunk=2, room=3), [entry(1, 2_000)])
+    chunks = answered(ask(0, chunk=2, chunks_max=3), [entry(1, 2_000)])
     assert [past.chunk for past in chunks] == [2, 3, 4]
 
 
@@ -81,7 +81,7 @@ def test_a_reader_asks_for_the_first_chunk_that_it_misses() -> None:
 
 
 def test_two_entries_that_follow_one_position_never_mix() -> None:
-    """Upheaval 1543: chunks of two of them waited for one another for ever."""
+    """Seed 1543 of a cluster campaign: chunks of two entries waited for one another for ever."""
     reader = CatchUpReader()
     before, after = (answered(ask(0), [entry(1, size)]) for size in (1_000, 900))
     for stale, fresh in zip(before, after, strict=False):
@@ -93,53 +93,53 @@ def test_two_entries_that_follow_one_position_never_mix() -> None:
     assert reader.entry_after(Position(1, 0)) == entry(1, 900)
 
 
-def test_what_may_not_be_taken_yet_is_asked_for_in_small_and_not_at_once() -> None:
-    """Upheaval 1445: whole answers, each asked for at once, with nothing in them that could be taken."""
+def test_an_entry_that_may_not_be_taken_yet_is_requested_by_one_chunk_and_not_at_once() -> None:
+    """Seed 1445 of a cluster campaign: full responses, each requested at once, with no entry that could be taken."""
     reader = CatchUpReader()
     reader.asked(0, 10)
     reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
-    reader.wait(5)
+    reader.defer(5)
     assert (reader.window, reader.ask_at) == (1, 15)
-    assert reader.first_missing(Position(1, 0)) == 0  # the last chunk once more, to hear whether it may be taken
-    reader.go_forward(Position(1, 0))
+    assert reader.first_missing(Position(1, 0)) == 0  # the last chunk again, to learn whether it may be taken
+    reader.entry_taken(Position(1, 0))
     assert reader.window == WINDOW
     assert reader.entry_after(Position(1, 0)) is None
 
 
-def test_whoever_stays_silent_is_followed_by_the_next() -> None:
+def test_a_silent_server_is_followed_by_the_next() -> None:
     reader = CatchUpReader()
-    for _ in range(PATIENCE):
+    for _ in range(UNANSWERED_MAX):
         assert reader.next_server([4, 5]) == 4
         reader.asked(0, 10)
     assert reader.next_server([4, 5]) == 5
 
 
-def test_a_reader_goes_on_at_once_when_an_answer_has_ended() -> None:
+def test_a_reader_continues_at_once_when_a_response_has_ended() -> None:
     reader = CatchUpReader()
     reader.asked(0, 10 * MILLISECOND)
-    reader.go_on(5)
-    assert reader.ask_at == 10 * MILLISECOND  # nothing came: the one who was asked knows no more
+    reader.answer_ended(5)
+    assert reader.ask_at == 10 * MILLISECOND  # nothing arrived: the server knows no more
     reader.take(answered(ask(0), [entry(1, 10)])[0], 5)
-    reader.go_on(5)
+    reader.answer_ended(5)
     assert reader.ask_at == 5
 
 
-def test_a_clock_that_was_set_back_does_not_silence_a_reader() -> None:
+def test_a_clock_that_was_set_back_does_not_stop_a_reader() -> None:
     reader = CatchUpReader()
     reader.asked(1_000, 10)
-    reader.mind_clock(500)
+    reader.check_clock(500)
     assert reader.ask_at == 500
     reader.stop()
-    reader.mind_clock(0)
+    reader.check_clock(0)
     assert reader.ask_at == NEVER
 
 
 @pytest.mark.parametrize("position", [Position(1, 7), Position(2, 0)])
-def test_nothing_is_put_together_that_did_not_come(position: Position) -> None:
+def test_an_entry_without_chunks_is_not_assembled(position: Position) -> None:
     assert CatchUpReader().entry_after(position) is None
 
 
-def test_one_who_holds_a_longer_entry_that_was_left_behind_is_shown_the_one_that_counts() -> None:
+def test_a_client_with_chunks_of_an_abandoned_entry_is_sent_the_valid_one() -> None:
     reader = CatchUpReader()
     reader.start(0)
     for past in answered(ask(0), [entry(1, 1_000)]):
