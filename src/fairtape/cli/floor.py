@@ -15,7 +15,6 @@ from fairtape.cli.terminal import check_within, counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.publish.floor_request import MakeRequest
 from fairtape.exchange.orders import Action, Side, TimeInForce
 from fairtape.exchange.rules.values import (
     BadRule,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from fairtape.deployment.config.description import Deployment, FloorSettings, Node
     from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-    from fairtape.deployment.publish.floor_request import FloorAnswer
+    from fairtape.deployment.publish.floor_request import FloorAnswer, MakeRequest
     from fairtape.exchange.floor import Floor
     from fairtape.exchange.market import Market
     from fairtape.exchange.outputs import Execution

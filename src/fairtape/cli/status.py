@@ -4,31 +4,19 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from fairtape.deployment.config.description import Deployment, Node, NodeKind, read_deployment
-from fairtape.deployment.process.edge import edge_names
-from fairtape.deployment.process.local_cluster import floor_names
-from fairtape.deployment.process.supervisor import ARBITER, BESIDE, GATEWAY
-from fairtape.deployment.status import (
-    ArbiterStatus,
-    EdgeStatus,
-    GatewayStatus,
-    LoadStatus,
-    ReformerStatus,
-    SiteStatus,
-    Status,
-    encode_status,
-)
-from fairtape.deployment.status_files import RunFolder
-from fairtape.edge.protocol.remulticast import RemulticastCounts
-from fairtape.edge.service.status import PublisherStatus
+from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from fairtape.deployment.config.description import Deployment, Node
+    from fairtape.deployment.status_files import RunFolder
+    from fairtape.edge.service.status import PublisherStatus
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
@@ -49,6 +37,13 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     Only processes of this machine are shown, as they report themselves every half second. The exit code is 1 when none
     of them runs.
     """
+    from rich.console import Console
+    from rich.live import Live
+
+    from fairtape.deployment.config.description import read_deployment
+    from fairtape.deployment.status import encode_status
+    from fairtape.deployment.status_files import RunFolder
+
     deployment = read_deployment(directory)
     run = RunFolder(deployment.folder)
     if as_json:
@@ -69,11 +64,21 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     ctx.exit(0 if _statuses(deployment, run) else EXIT_DOWN)
 
 
-def _statuses(deployment: Deployment, run: RunFolder) -> Statuses:
+def _statuses(deployment: "Deployment", run: "RunFolder") -> Statuses:
+    from fairtape.deployment.process.edge import edge_names
+
     return run.statuses([*deployment.nodes, *edge_names(deployment), *_floor_processes(deployment)])
 
 
-def _view(deployment: Deployment, run: RunFolder) -> Group:
+def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from fairtape.deployment.config.description import NodeKind
+    from fairtape.deployment.process.local_cluster import floor_names
+    from fairtape.deployment.status import LoadStatus
+
     statuses = _statuses(deployment, run)
     sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock", "late",
                   box=None, pad_edge=False)  # fmt: skip
@@ -96,13 +101,20 @@ def _view(deployment: Deployment, run: RunFolder) -> Group:
     return Group(*parts)
 
 
-def _floor_processes(deployment: Deployment) -> list[str]:
+def _floor_processes(deployment: "Deployment") -> list[str]:
     """All that may run: an arbiter of each site, and a gateway of each source."""
+    from fairtape.deployment.config.description import NodeKind
+    from fairtape.deployment.process.supervisor import ARBITER, GATEWAY
+
     arbiters = [f"{node.name}{ARBITER}" for node in deployment.sites]
     return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(NodeKind.SOURCE))]
 
 
-def _floor_table(names: list[str], statuses: Statuses) -> Table:
+def _floor_table(names: list[str], statuses: Statuses) -> "Table":
+    from rich.table import Table
+
+    from fairtape.deployment.status import ArbiterStatus, GatewayStatus
+
     table = Table("floor", "token", "trades", "tentative", "does", box=None, pad_edge=False)
     for name in names:
         process = statuses.get(name)
@@ -115,6 +127,8 @@ def _floor_table(names: list[str], statuses: Statuses) -> Table:
 
 
 def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
+    from fairtape.deployment.status import ArbiterStatus
+
     if isinstance(process, ArbiterStatus):
         return f"{process.reports:,} reports, {process.accusations:,} accusations"
     parts = [", ".join(f"{kind} at {address}" for kind, address in process.addresses.items()) or "catches up"]
@@ -127,7 +141,12 @@ def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
     return "; ".join(parts)
 
 
-def _edge_table(deployment: Deployment, statuses: Statuses) -> Table:
+def _edge_table(deployment: "Deployment", statuses: Statuses) -> "Table":
+    from rich.table import Table
+
+    from fairtape.deployment.process.supervisor import BESIDE
+    from fairtape.deployment.status import EdgeStatus, SiteStatus
+
     table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
@@ -138,8 +157,10 @@ def _edge_table(deployment: Deployment, statuses: Statuses) -> Table:
     return table
 
 
-def _edge_cells(publisher: PublisherStatus | None, edge: EdgeStatus | None) -> Iterator[str]:
+def _edge_cells(publisher: "PublisherStatus | None", edge: EdgeStatus | None) -> Iterator[str]:
     """The publisher of a site, and the retransmit server beside it."""
+    from fairtape.edge.protocol.remulticast import RemulticastCounts
+
     if publisher is None:
         yield from ("-", "-", "-", "-")
     else:
@@ -159,7 +180,9 @@ def _edge_cells(publisher: PublisherStatus | None, edge: EdgeStatus | None) -> I
         yield "speaks" if publisher.speaks else publisher.reason
 
 
-def _site_row(node: Node, site: Status | None) -> tuple[str, ...]:
+def _site_row(node: "Node", site: Status | None) -> tuple[str, ...]:
+    from fairtape.deployment.status import SiteStatus
+
     if not isinstance(site, SiteStatus):
         return node.name, "-", "does not run"
     suspicion = f", suspects {site.suspect}" if site.suspect else ""
@@ -177,7 +200,9 @@ def _site_row(node: Node, site: Status | None) -> tuple[str, ...]:
     )
 
 
-def _server_row(node: Node, server: Status | None) -> tuple[str, ...]:
+def _server_row(node: "Node", server: Status | None) -> tuple[str, ...]:
+    from fairtape.deployment.status import ReformerStatus
+
     if not isinstance(server, ReformerStatus):
         return node.name, "does not run"
     if not server.leads:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fairtape.core.effects import Deliver, FormationChange, Span
 from fairtape.core.instants import Instant
+from fairtape.core.spans import MessageAssembler, blocks
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
 from fairtape.market import notices
 from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
@@ -20,8 +21,8 @@ from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, blank_trades, re
 from fairtape.tape.batches import PLACE_DTYPE, PlaceRows, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Message, Reformation, Single, VenueStatus
-from fairtape.wire.blocks import Assembler, records_size, unpack_messages
-from fairtape.wire.frames import Malformed, NodeId
+from fairtape.wire.blocks import records_size, unpack_messages
+from fairtape.wire.frames import Malformed
 
 
 def decode_single(payload: bytes, place: Mapping[str, int | bool]) -> Single:
@@ -72,7 +73,6 @@ def batch_of(corrected: Corrected) -> TradeBatch:
     return TradeBatch(trades, places)
 
 
-STREAMS_MAX: Final = 1_024  # streams with an unfinished long message; beyond it the oldest is dropped
 _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a block of trade records
 
 
@@ -90,7 +90,7 @@ class EntryDecoder:
 
     def __init__(self, due: int) -> None:
         self.due = due
-        self._assemblers: dict[tuple[NodeId, int], Assembler] = {}
+        self._assembler = MessageAssembler()
 
     def decode(self, found: Sequence[JournalEntry | FormationChanged], at: Instant) -> list[Delivery]:
         """Everything in these entries, in order; they were read at this instant."""
@@ -122,7 +122,7 @@ class EntryDecoder:
         if change.broken:
             # Other messages may have had these numbers: they are handed over again from here on.
             self.due = min(self.due, change.sequence)
-            self._assemblers.clear()
+            self._assembler.clear()
         kind = Break if change.broken else Reformation
         yield kind(change.sequence, change.formation, change.installed_at, change.stripe)
 
@@ -168,16 +168,14 @@ class EntryDecoder:
     def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
         """The messages of an entry; a block of records of a trade's size is one run."""
         for span in entry.ordered.spans:
-            offset = 0
-            fragments = span.fragments or (False,) * len(span.bodies)
-            for body, count, fragment in zip(span.bodies, span.counts, fragments, strict=True):
+            for sequence, body, count, fragment in blocks(span):
+                offset = sequence - span.sequence
                 if not fragment and _holds_records(body, count):
                     yield _Run(entry, span, offset, count), body[len(_RECORDS) :]
                 else:
                     payloads = self._payloads(entry, span, body, count, fragment=fragment)
                     for place, payload in enumerate(payloads, offset):
                         yield _Run(entry, span, place, 1), payload
-                offset += count
 
     def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
         if not fragment:
@@ -185,10 +183,7 @@ class EntryDecoder:
                 return unpack_messages(body, count)
             except Malformed as error:
                 raise Damaged(entry.path, entry.offset, span.sequence, str(error)) from None
-        stream = span.source, span.incarnation
-        if stream not in self._assemblers and len(self._assemblers) == STREAMS_MAX:
-            del self._assemblers[next(iter(self._assemblers))]
-        payload = self._assemblers.setdefault(stream, Assembler()).add(body)
+        payload = self._assembler.add((span.source, span.incarnation), body)
         return [] if payload is None else [payload]
 
 
