@@ -16,6 +16,7 @@ import numpy as np
 
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
+from fairtape.core.spans import blocks
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.session_marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
 from fairtape.edge.protocol.sessions import Edition, StripePosition
@@ -316,9 +317,7 @@ def _pieces(spans: Iterable[Span], others: list[_Other]) -> Iterator[_Records | 
     """Runs of messages of a trade's size, and notices between them; everything else is added to `others`."""
     run = _Records()
     for span in spans:
-        sequence = span.sequence
-        for index, (body, count) in enumerate(zip(span.bodies, span.counts, strict=True)):
-            fragment = bool(span.fragments) and span.fragments[index]
+        for sequence, body, count, fragment in blocks(span):
             uniform = None if fragment else uniform_records(body, count)
             if uniform is not None and uniform[0] == TRADE_SIZE:
                 run.records.append(body[2:])
