@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
+from fairtape.core.percentiles import Rank, percentile
 from fairtape.simulation.campaign import campaign, cores, replay_command
 from fairtape.simulation.failover import PROMISES, Kept, run_failover
 from fairtape.simulation.ring_run import RunOutcome
@@ -101,7 +102,7 @@ def _table(promises: Sequence[Kept]) -> Table:
         table.add_column(heading, justify="right" if heading != HEADINGS[0] else "left", no_wrap=True)
     for kept in promises:
         instants = (kept.least, kept.median, kept.p99, kept.longest)
-        middle, most = kept.shares[(len(kept.shares) - 1) // 2], kept.shares[-1]
+        middle, most = percentile(kept.shares, 0.5, 0.0, rank=Rank.LOWER), kept.shares[-1]
         table.add_row(
             kept.name,
             *(f"{instant / 1e6:,.1f} ms" for instant in instants),

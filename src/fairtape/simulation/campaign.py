@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
+from fairtape.core.percentiles import Rank, percentile
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
 AHEAD_PER_JOB: Final = 4  # seeds handed out before their results are taken
@@ -101,9 +102,9 @@ class Distribution:
     @classmethod
     def of(cls, took: Iterable[Duration]) -> "Distribution":
         """Of at least one."""
-        ordered = sorted(took)
-        last = len(ordered) - 1
-        return cls(len(ordered), ordered[last // 2], ordered[-(-last * 99 // 100)], ordered[-1])
+        values = list(took)
+        median, p99 = percentile(values, 0.5, 0, rank=Rank.LOWER), percentile(values, 0.99, 0, rank=Rank.HIGHER)
+        return cls(len(values), median, p99, max(values))
 
 
 def replay_command(outcome: RunOutcome, *options: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
+from fairtape.core.percentiles import Rank, percentile
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
@@ -242,14 +243,13 @@ class Kept:
         pairs = [(each[name], each[name + AT_THE_LATEST]) for each in figures if name in each]
         if not pairs:
             return None
-        took = sorted(measured for measured, _ in pairs)
-        last = len(took) - 1
+        took = [measured for measured, _ in pairs]
         return cls(
             name=name,
-            least=took[0],
-            median=took[last // 2],
-            p99=took[-(-last * 99 // 100)],
-            longest=took[-1],
+            least=min(took),
+            median=percentile(took, 0.5, 0, rank=Rank.LOWER),
+            p99=percentile(took, 0.99, 0, rank=Rank.HIGHER),
+            longest=max(took),
             shares=tuple(sorted(measured / promised for measured, promised in pairs)),
             worlds=len(outcomes),
         )
