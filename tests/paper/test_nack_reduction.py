@@ -7,7 +7,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import Kind, NodeId
-from simulation.calm import TIMING, calm_realm, load
+from simulation.fault_free_cluster import TIMING, calm_realm, load
 
 SITES = 8
 SEEDS = range(1, 4)

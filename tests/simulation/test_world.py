@@ -6,7 +6,7 @@ from fairtape.core.effects import Effect
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.simulation.clocks import Piece, WanderingClock
 from fairtape.simulation.world import EPOCH, Spinning
-from simulation.toys import DELAY, Toy, calm_world, say, seat
+from simulation.scripted_machine import DELAY, Toy, calm_world, say, seat
 
 
 def test_datagrams_arrive_after_their_delay_and_in_the_order_of_the_effects() -> None:

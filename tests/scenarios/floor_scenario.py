@@ -22,12 +22,12 @@ from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
 from fairtape.exchange.outputs import Voided
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
-from fairtape.simulation.chronicle import SOURCES, Script, Telling, read
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import EPOCH, ClusterPlan
 from fairtape.simulation.floor import FloorReplicas
 from fairtape.simulation.scenario import BadScenario
 from fairtape.wire.frames import NodeId
+from scenarios.cluster_scenario import SOURCES, Script, Telling, read
 
 OPERATOR: Final = 299
 FIRST_ARBITER: Final = 300

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.simulation.scenario import RULE_LINE, BadScenario, parts, play
 
-STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+STORIES = sorted((Path(__file__).parent / "rings").glob("*.txt"))
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)

@@ -34,7 +34,7 @@ def test_a_realm_survives_and_heals_the_upheaval_of(seed: int) -> None:
     assert outcome.lively
 
 
-@pytest.mark.parametrize("seed", [seed for seed in regressions("upheavals.txt") if seed not in SMOKE_SEEDS])
+@pytest.mark.parametrize("seed", [seed for seed in regressions("fault_schedules.txt") if seed not in SMOKE_SEEDS])
 def test_an_upheaval_that_once_failed_never_fails_again(seed: int) -> None:
     outcome = run_cluster(seed)
     assert not outcome.failed, outcome.text

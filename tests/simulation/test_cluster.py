@@ -10,7 +10,7 @@ from fairtape.simulation.clocks import straying
 from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.wire.membership import MembershipState, OperatorVerb
-from simulation.calm import TIMING, calm_realm, load
+from simulation.fault_free_cluster import TIMING, calm_realm, load
 
 SEEDS = range(1, 6)
 

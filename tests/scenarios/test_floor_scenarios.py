@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.simulation.floor_chronicle import tell_floor
 from fairtape.simulation.scenario import RULE_LINE, BadScenario, parts
+from scenarios.floor_scenario import tell_floor
 
 STORIES = sorted((Path(__file__).parent / "floors").glob("*.txt"))
 
@@ -22,9 +22,9 @@ def test_the_floor_fares_as_it_is_told(story: Path, request: pytest.FixtureReque
 
 def test_with_n_sites_lost_no_committed_trade_is_void_and_with_one_more_some_are() -> None:
     told = {story.stem: parts(story.read_text())[1] for story in STORIES}
-    assert "which was committed, is void" not in told["n_sites_are_lost"]
-    assert "which was tentative, is void" in told["n_sites_are_lost"]
-    assert "which was committed, is void" in told["one_more_than_n_is_lost"]
+    assert "which was committed, is void" not in told["n_sites_lost"]
+    assert "which was tentative, is void" in told["n_sites_lost"]
+    assert "which was committed, is void" in told["n_plus_one_sites_lost"]
     assert all("the same at all 5 replicas" in story for story in told.values())
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.simulation.chronicle import tell
 from fairtape.simulation.scenario import RULE_LINE, BadScenario, parts
+from scenarios.cluster_scenario import tell
 
-STORIES = sorted((Path(__file__).parent / "realms").glob("*.txt"))
+STORIES = sorted((Path(__file__).parent / "clusters").glob("*.txt"))
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
