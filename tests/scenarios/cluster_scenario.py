@@ -46,9 +46,9 @@ from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.observer import Observer
-from fairtape.simulation.scenario import BadScenario, duration
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
+from scenarios.ring_scenario import BadScenario, duration
 
 REFORMERS: Final = (101, 102)
 SOURCES: Final = (201, 202)
@@ -222,7 +222,7 @@ class Telling(Observer):
 
     def __init__(self, script: Script, seed: int) -> None:
         self._script = script
-        self._chance = Random(f"chronicle {seed}")  # noqa: S311 - a simulation
+        self._chance = Random(f"chronicle {seed}")
         self._picked: dict[str, NodeId] = {}  # whom a word stood for when it was first used
         self._told: list[tuple[Instant, str, str]] = []
         clocks = dict(self._clocks())

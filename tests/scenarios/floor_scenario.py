@@ -25,9 +25,9 @@ from fairtape.market.prices import ONE
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import EPOCH, ClusterPlan
 from fairtape.simulation.floor import FloorReplicas
-from fairtape.simulation.scenario import BadScenario
 from fairtape.wire.frames import NodeId
 from scenarios.cluster_scenario import SOURCES, Script, Telling, read
+from scenarios.ring_scenario import BadScenario
 
 OPERATOR: Final = 299
 FIRST_ARBITER: Final = 300

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.simulation.scenario import RULE_LINE, BadScenario, parts
 from scenarios.cluster_scenario import tell
+from scenarios.ring_scenario import RULE_LINE, BadScenario, parts
 
 STORIES = sorted((Path(__file__).parent / "clusters").glob("*.txt"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.simulation.scenario import RULE_LINE, BadScenario, parts, play
+from scenarios.ring_scenario import RULE_LINE, BadScenario, parts, play
 
 STORIES = sorted((Path(__file__).parent / "rings").glob("*.txt"))
 

@@ -24,8 +24,8 @@ from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor import run_floor
+from fairtape.simulation.recorder import lines
 from fairtape.simulation.ring_run import RingRun, RunOutcome, judge, run_seed
-from fairtape.simulation.scenario import lines
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
 

@@ -29,7 +29,7 @@ from fairtape.demo.world import FLOORS, REGIONS, RESILIENCE, SITES, TIMING, Demo
 from fairtape.deployment.config.loopback import loopback_groups, transport_text
 from fairtape.journal import Damaged
 from fairtape.net.clock import SharedClock
-from fairtape.simulation.facts import Violation
+from fairtape.simulation.observer import Violation
 
 # The end of `fairtape demo`: its own journals go through the pipeline, and a page tells what they say.
 #

@@ -4,18 +4,72 @@ A checker watches what nodes really do: what they send, write, release and decla
 that it watches, and knows more than any of them, since it sees all nodes at once. The first breach raises `Violation`.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
-from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.simulation.facts import Facts, Releasing, Stream, Violation, Writing
-from fairtape.simulation.observer import Observer
+from fairtape.core.instants import MILLISECOND, Duration, Instant
+from fairtape.ring.membership.formation import Formation
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: a later release is late, even if its process was paused
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
+
+Stream: TypeAlias = tuple[NodeId, int]
+"""One incarnation of one source."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What all checkers may look up: the layout, what was really published, and how far each site really is."""
+
+    formation: Formation
+    published: Mapping[Stream, Sequence[bytes]] = field(default_factory=dict)  # accepted, by incarnation
+    complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
+    claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all are
+    forgotten: Mapping[NodeId, Callable[[], tuple[Stream, int]]] = field(default_factory=dict)  # by each source
+    grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may show a site its own deadline
+    at: Instant = 0  # true time
+    placed: list[int] = field(default_factory=list)  # the tokens with messages, ascending
+    appended_through: dict[NodeId, int] = field(default_factory=dict)
+    appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
+    held: dict[Stream, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site has it
+    released: int = 0  # releases
+    late: int = 0  # of them marked late
+    reported: dict[NodeId, Report] = field(default_factory=dict)
+    down: set[NodeId] = field(default_factory=set)
+    paused: set[NodeId] = field(default_factory=set)
+    resumed_at: dict[NodeId, Instant] = field(default_factory=dict)  # by the site's own clock
+
+    def __post_init__(self) -> None:
+        for member in self.formation.members:
+            self.appended_through[member] = self.formation.first_token - 1
+
+    def last_placed(self, token: int) -> int:
+        """The last token up to `token` that has messages: who has appended it has appended everything before."""
+        position = bisect_right(self.placed, token)
+        return self.placed[position - 1] if position else self.formation.first_token - 1
+
+
+class Writing(NamedTuple):
+    """A site appends Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    now: Instant
+
+
+class Releasing(NamedTuple):
+    """A site releases Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    release: Release
+    now: Instant
 
 
 class Checker:

@@ -7,15 +7,12 @@ glasses and cloud latency charts. None beats light in fibre along the great circ
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from math import asin, cos, radians, sin, sqrt
 from types import MappingProxyType
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
 
-EARTH_RADIUS_KM: Final = 6_371.0
-FIBRE_KM_PER_MS: Final = 299.792_458 / 1.468  # light in standard single-mode fibre
 WITHIN_CITY: Final = 500 * MICROSECOND  # round trip between two data centres of one city
 JITTER_SHARE: Final = 100  # mean queueing is one part in this of the one-way delay
 JITTER_MIN: Final = 50 * MICROSECOND
@@ -83,16 +80,3 @@ def faults_between(one: City, other: City, *, loss: float = 0.0, duplication: fl
     """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
     delay = round_trip(one, other) // 2
     return LinkFaults(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
-
-
-def distance_km(one: City, other: City) -> float:
-    """Along the great circle, by the haversine formula."""
-    north, other_north = radians(one.latitude), radians(other.latitude)
-    across = sin((other_north - north) / 2) ** 2
-    along = sin(radians(other.longitude - one.longitude) / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * asin(sqrt(across + cos(north) * cos(other_north) * along))
-
-
-def light_round_trip(one: City, other: City) -> Duration:
-    """What a fibre laid along the great circle would need: the least that any network can promise."""
-    return int(2 * distance_km(one, other) / FIBRE_KM_PER_MS * MILLISECOND)

@@ -16,8 +16,7 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import WanderingClock
 from fairtape.simulation.cluster import Cluster, Stream
-from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.wire.blocks import Assembler, unpack_messages
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 

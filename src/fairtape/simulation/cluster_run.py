@@ -13,10 +13,9 @@ from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cluster import EPOCH, Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
-from fairtape.simulation.facts import Violation
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
-from fairtape.simulation.faults import schedule
-from fairtape.simulation.intruder import Intruder
+from fairtape.simulation.faults import Intruder, schedule_fault
+from fairtape.simulation.observer import Violation
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, where
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
@@ -44,7 +43,7 @@ class ClusterRun:
             messages = [self._text.randbytes(self._text.choice((8, 64, 500))) for _ in range(count)]
             world.at(at, partial(realm.publish, source, messages))
         for fault in self.upheaval.faults:
-            schedule(world, fault, realm.reborn)
+            schedule_fault(world, fault, realm.reborn)
         for outage in self.upheaval.outages:
             world.at(outage.at, partial(self._close_store, outage))
             world.at(outage.at + outage.period, partial(self._open_store, outage))
@@ -65,7 +64,7 @@ class ClusterRun:
             chance=Random(f"intruder {self.upheaval.seed}"),  # noqa: S311
         )
         realm.world.witnesses.append(stranger)
-        stranger.stay(self.upheaval.heals_at)
+        stranger.start(self.upheaval.heals_at)
 
     def _order(self, verb: OperatorVerb, site: NodeId) -> None:
         """The operator orders, and repeats it as long as nobody has said that it was understood."""

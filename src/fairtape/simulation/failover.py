@@ -22,8 +22,7 @@ from fairtape.ring.membership.topology import LoopTopology, Topology, lease_marg
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import judged, why_unsettled
-from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 

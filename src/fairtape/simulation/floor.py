@@ -39,10 +39,9 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.cluster import EPOCH, Cluster
 from fairtape.simulation.cluster_run import ClusterRun, judged
-from fairtape.simulation.facts import Violation
 from fairtape.simulation.fault_schedule import FaultSchedule, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.simulation.traders import SimulatedGateway, SimulatedOperator
 from fairtape.wire.frames import NodeId

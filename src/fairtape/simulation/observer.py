@@ -31,3 +31,18 @@ class Observer:
 
     def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
         """Something happened to a node: crash, restart, pause or resume."""
+
+
+class Violation(Exception):
+    """A guarantee that was broken: which, by whom, when (true time), and how."""
+
+    def __init__(self, guarantee: str, node: NodeId | None, at: Instant, text: str) -> None:
+        super().__init__(guarantee, node, at, text)
+        self.guarantee = guarantee
+        self.node = node
+        self.at = at
+        self.text = text
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f" at node {self.node}"
+        return f"{self.guarantee}{where}: {self.text}"

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Release, Report
-from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.ring.receiver.recovery import TransitionObserver
-from fairtape.simulation.datagram_summary import DatagramSummary, summarize_datagram
+from fairtape.ring.receiver.recovery_tables import State
+from fairtape.simulation.datagram_summary import DatagramSummary, span, summarize_datagram
 from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import World
-from fairtape.wire.frames import NodeId
+from fairtape.simulation.world import EPOCH, World
+from fairtape.wire.frames import Kind, NodeId
 
 HAPPENINGS_MAX: Final = 500_000
 
@@ -131,3 +133,60 @@ class Recorder(Observer):
         if self._last is None or self._last[0] is not datagram:
             self._last = datagram, summarize_datagram(datagram)
         return self._last[1]
+
+
+def lines(happenings: list[Happening], sites: tuple[NodeId, ...]) -> list[str]:
+    """A trace to read: what was sent, what was lost, what went wrong and how it was mended, what was released when.
+
+    The releases of one instant are told together and last, whoever came first in it.
+    """
+    trace: list[str] = []
+    for at, group in groupby(happenings, key=lambda happening: happening.at):
+        released: dict[str, list[NodeId]] = {}
+        for happening in group:
+            told = _tell(happening, sites)
+            if told is None:
+                continue
+            if isinstance(happening, Released):
+                released.setdefault(told[1], []).append(happening.node)
+            else:
+                trace.append(f"{seconds(at)} {told[0]} {told[1]}")
+        trace += [f"{seconds(at)} {','.join(map(str, sorted(nodes)))} {text}" for text, nodes in released.items()]
+    return trace
+
+
+def seconds(at: Instant) -> str:
+    """An instant as seconds of the world, with three decimals, or six where they matter."""
+    since = at - EPOCH
+    return f"{since / SECOND:.3f}" if since % MILLISECOND == 0 else f"{since / SECOND:.6f}"
+
+
+def _tell(happening: Happening, sites: tuple[NodeId, ...]) -> tuple[str, str] | None:
+    """(who, what), or None for what goes without saying."""
+    who = str(happening.node)
+    match happening:
+        case Sent(to=Channel(), sighting=sighting):
+            return who, f"multicast {sighting.text}{_passes(happening, sites)}"
+        case Sent(to=to, sighting=sighting):
+            return who, f"to {to}: {sighting.text}"
+        case Flight(to=to, arrives_at=None, sighting=sighting):
+            return f"{who}->{to}", f"lost {sighting.label}"
+        case Step(before=before, event=event, after=after, retries=retries):
+            if retries == 0 and after is State.COMPLETE:
+                return None
+            arrow = f"{before.name} --{event.name.lower()}--> {after.name}"
+            return who, f"Ack({happening.token}) {arrow} retries={retries}"
+        case Released(release=release):
+            late = f" late by {(release.released_at - release.commit_at) / SECOND:.3f}" if release.late else ""
+            return who, f"release {span(release.sequence, release.count)}{late}"
+        case Declared(report=report):
+            return who, f"declares site {report.suspect} failed at token {report.token}: {report.reason.value}"
+        case Befell(what=what):
+            return who, what
+    return None
+
+
+def _passes(sent: Sent, sites: tuple[NodeId, ...]) -> str:
+    if sent.sighting.kind is not Kind.ACK or sent.node not in sites:
+        return ""
+    return f" -> token to {sites[(sites.index(sent.node) + 1) % len(sites)]}"

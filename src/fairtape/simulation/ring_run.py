@@ -19,13 +19,12 @@ from fairtape.core.machine import Machine
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.checkers import EverythingArrives, RingCheckers
+from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers, Stream
 from fairtape.simulation.clocks import SimulatedClock, TrueClock, wandering
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
-from fairtape.simulation.facts import Facts, Stream, Violation
-from fairtape.simulation.faults import schedule
-from fairtape.simulation.intruder import Intruder
+from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.network import Tree
+from fairtape.simulation.observer import Violation
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
@@ -240,7 +239,7 @@ class RingRun:
         for burst in configuration.bursts:
             world.at(burst.at, partial(self._publish, burst))
         for fault in configuration.faults:
-            schedule(world, fault, self._reborn)
+            schedule_fault(world, fault, self._reborn)
         if configuration.hostile_period:
             intruder = Intruder(
                 world,
@@ -249,7 +248,7 @@ class RingRun:
                 chance=chance_for("intruder", configuration.seed),
             )
             world.witnesses.append(intruder)
-            intruder.stay(configuration.heals_at)
+            intruder.start(configuration.heals_at)
 
     def _publish(self, burst: Burst) -> None:
         feed = self._feeds[burst.source]

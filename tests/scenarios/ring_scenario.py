@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import groupby
 from typing import Final
 
 from fairtape.core.effects import Channel
@@ -29,14 +28,12 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.receiver.recovery_tables import State
-from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, RingCheckers
+from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, Facts, RingCheckers
 from fairtape.simulation.configuration import chance_for
-from fairtape.simulation.datagram_summary import NAMES, span
-from fairtape.simulation.facts import Facts
-from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule
+from fairtape.simulation.datagram_summary import NAMES
+from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule_fault
 from fairtape.simulation.network import Rule
-from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Recorder, Released, Sent, Step
+from fairtape.simulation.recorder import Recorder, lines
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
 from fairtape.wire.seals import Keys
@@ -226,7 +223,7 @@ class _Stage:
         for source in self._script.sources:
             self._world.add(source, self._source(source), channels=(Channel.CONTROL,))
         for fault in self._script.faults:
-            schedule(self._world, fault, self._reborn)
+            schedule_fault(self._world, fault, self._reborn)
         for at, rule in self._script.rules:
             self._world.at(at, partial(self._world.network.rules.append, rule))
         for at, source, messages in self._script.publications:
@@ -265,60 +262,3 @@ class _Stage:
             self._published.setdefault((source, self._incarnations[source]), []).extend(messages[:taken])
 
         self._world.touch(source, offer)
-
-
-def lines(happenings: list[Happening], sites: tuple[NodeId, ...]) -> list[str]:
-    """A trace to read: what was sent, what was lost, what went wrong and how it was mended, what was released when.
-
-    The releases of one instant are told together and last, whoever came first in it.
-    """
-    trace: list[str] = []
-    for at, group in groupby(happenings, key=lambda happening: happening.at):
-        released: dict[str, list[NodeId]] = {}
-        for happening in group:
-            told = _tell(happening, sites)
-            if told is None:
-                continue
-            if isinstance(happening, Released):
-                released.setdefault(told[1], []).append(happening.node)
-            else:
-                trace.append(f"{seconds(at)} {told[0]} {told[1]}")
-        trace += [f"{seconds(at)} {','.join(map(str, sorted(nodes)))} {text}" for text, nodes in released.items()]
-    return trace
-
-
-def seconds(at: Instant) -> str:
-    """An instant as seconds of the world, with three decimals, or six where they matter."""
-    since = at - EPOCH
-    return f"{since / SECOND:.3f}" if since % MILLISECOND == 0 else f"{since / SECOND:.6f}"
-
-
-def _tell(happening: Happening, sites: tuple[NodeId, ...]) -> tuple[str, str] | None:
-    """(who, what), or None for what goes without saying."""
-    who = str(happening.node)
-    match happening:
-        case Sent(to=Channel(), sighting=sighting):
-            return who, f"multicast {sighting.text}{_passes(happening, sites)}"
-        case Sent(to=to, sighting=sighting):
-            return who, f"to {to}: {sighting.text}"
-        case Flight(to=to, arrives_at=None, sighting=sighting):
-            return f"{who}->{to}", f"lost {sighting.label}"
-        case Step(before=before, event=event, after=after, retries=retries):
-            if retries == 0 and after is State.COMPLETE:
-                return None
-            arrow = f"{before.name} --{event.name.lower()}--> {after.name}"
-            return who, f"Ack({happening.token}) {arrow} retries={retries}"
-        case Released(release=release):
-            late = f" late by {(release.released_at - release.commit_at) / SECOND:.3f}" if release.late else ""
-            return who, f"release {span(release.sequence, release.count)}{late}"
-        case Declared(report=report):
-            return who, f"declares site {report.suspect} failed at token {report.token}: {report.reason.value}"
-        case Befell(what=what):
-            return who, what
-    return None
-
-
-def _passes(sent: Sent, sites: tuple[NodeId, ...]) -> str:
-    if sent.sighting.kind is not Kind.ACK or sent.node not in sites:
-        return ""
-    return f" -> token to {sites[(sites.index(sent.node) + 1) % len(sites)]}"
