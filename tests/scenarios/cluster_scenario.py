@@ -41,7 +41,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import SimulatedClock, straying
+from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
@@ -87,7 +87,7 @@ class Script:
     durable: bool = True
     link_faults: LinkFaults = field(default_factory=lambda: LinkFaults(delay=2 * MILLISECOND, jitter=200_000))
     tree_loss: float | None = None
-    latecomers: tuple[NodeId, ...] = ()
+    late_sites: tuple[NodeId, ...] = ()
     load_period: Duration = 0
     load_until: Duration = 0
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
@@ -129,7 +129,7 @@ def read(text: str) -> Script:
 Options = dict[str, str]
 
 
-def _realm(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+def _cluster(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
     script.sites = tuple(map(int, words))
     wanted = options.pop("K", "1")
     script.resilience = int(wanted) if wanted.isdigit() else wanted
@@ -171,7 +171,7 @@ def _tree(script: Script, _verb: str, _words: tuple[str, ...], options: Options)
 
 
 def _late(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
-    script.latecomers = tuple(map(int, words))
+    script.late_sites = tuple(map(int, words))
 
 
 def _load(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
@@ -200,7 +200,7 @@ def _seeds(script: Script, _verb: str, words: tuple[str, ...], _options: Options
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], None]]] = {
-    "realm": _realm,
+    "realm": _cluster,
     "loop": _loop,
     "timing": _timing,
     "excess": _excess,
@@ -226,30 +226,30 @@ class Telling(Observer):
         self._picked: dict[str, NodeId] = {}  # whom a word stood for when it was first used
         self._told: list[tuple[Instant, str, str]] = []
         clocks = dict(self._clocks())
-        self._realm = Cluster(self._plan(seed, clocks))
-        self._guardians = ClusterCheckers(self._realm)
-        self._realm.world.witnesses += [self._guardians, self]
-        self._realm.settle()
+        self._cluster = Cluster(self._plan(seed, clocks))
+        self._checkers = ClusterCheckers(self._cluster)
+        self._cluster.world.observers += [self._checkers, self]
+        self._cluster.start()
         for verb, words, at, period in script.deeds:
             deed = Deed(verb, words, self._instant(at), period)
-            self._realm.world.at(deed.at, partial(self._do, deed))
+            self._cluster.world.at(deed.at, partial(self._do, deed))
 
     def lines(self) -> Iterator[str]:
         """The story."""
-        world, script = self._realm.world, self._script
+        world, script = self._cluster.world, self._script
         if script.load_period:
             for number, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
                 source = SOURCES[number % len(SOURCES)]
-                world.at(EPOCH + at, partial(self._realm.publish, source, [f"message {number}".encode()]))
+                world.at(EPOCH + at, partial(self._cluster.publish, source, [f"message {number}".encode()]))
         world.run(EPOCH + script.period)
         for (at, text), group in groupby(sorted(self._told), key=lambda told: (told[0], told[2])):
             who = ",".join(sorted({who for _, who, _ in group}, key=lambda name: (len(name), name)))
             yield f"{(at - EPOCH) / SECOND:.3f} {who} {text}"
-        unsettled = why_unsettled(self._realm)
+        unsettled = why_unsettled(self._cluster)
         if unsettled is None:
-            self._guardians.finish()
-        messages = sum(map(len, self._realm.published.values()))
-        late = ", ".join(f"{count} at {site}" for site, count in sorted(self._guardians.late_at.items()))
+            self._checkers.finish()
+        messages = sum(map(len, self._cluster.published.values()))
+        late = ", ".join(f"{count} at {site}" for site, count in sorted(self._checkers.late_at.items()))
         yield f"end: {unsettled or f'one journal of {messages} messages everywhere'}; late: {late or 'none'}"
 
     def _plan(self, seed: int, clocks: Mapping[NodeId, SimulatedClock]) -> ClusterPlan:
@@ -263,12 +263,12 @@ class Telling(Observer):
             ),
             reformers=REFORMERS,
             sources=SOURCES if script.load_period else (),
-            sky=lambda _origin, _to: script.link_faults,
+            link_model=lambda _origin, _to: script.link_faults,
             seed=seed,
             tree_loss=script.tree_loss,
             durable=script.durable,
             leader_lease=script.timing.lease_period // 3,
-            latecomers=script.latecomers,
+            late_sites=script.late_sites,
             clocks=clocks,
         )
 
@@ -276,7 +276,7 @@ class Telling(Observer):
         for word, at, error, period in self._script.clocks:
             node = self._picked["any"] = self._chance.choice(self._script.sites) if word == "any" else int(word)
             bound = self._script.timing.clock_error_max // 20
-            yield node, straying(at=self._instant(at), period=period, error=error, bound=bound, step=True)
+            yield node, clock_losing_reference(at=self._instant(at), period=period, error=error, bound=bound, step=True)
 
     def _instant(self, word: str) -> Instant:
         at, _, later = word.partition("~")
@@ -293,7 +293,7 @@ class Telling(Observer):
         return self._picked[word]
 
     def _stands_for(self, word: str) -> NodeId:
-        leader = self._realm.leader()
+        leader = self._cluster.leader()
         if word == "any":
             return self._chance.choice(self._script.sites)
         assert leader is not None
@@ -301,23 +301,23 @@ class Telling(Observer):
             return leader.bench.me
         formation = leader.primary.formation
         assert formation is not None
-        following = formation.current(self._realm.world.now) + 1
+        following = formation.current(self._cluster.world.now) + 1
         return formation.holder(following + {"token": 0, "next": 1}[word])
 
     def _do(self, deed: Deed) -> None:
-        world, realm = self._realm.world, self._realm
+        world, cluster = self._cluster.world, self._cluster
         match deed.verb:
             case "crash":
                 world.crash(self._who(deed.words[0]))
             case "restart":
                 for node in [self._who(word) for word in deed.words]:
-                    world.restart(node, realm.reborn(node))
+                    world.restart(node, cluster.new_incarnation(node))
             case "pause":
                 node = self._who(deed.words[0])
                 world.pause(node)
                 world.at(world.now + deed.period, partial(world.resume, node))
             case "come":
-                realm.seat(int(deed.words[0]))
+                cluster.start_site(int(deed.words[0]))
                 self._tell(int(deed.words[0]), "comes")
             case "partition":
                 self._part(deed)
@@ -326,26 +326,26 @@ class Telling(Observer):
             case verb:
                 site = self._who(deed.words[0]) if deed.words else 0
                 self._tell("operator", f"{verb} {site}" if site else verb)
-                realm.order(VERBS[verb], site)
+                cluster.command(VERBS[verb], site)
 
     def _part(self, deed: Deed) -> None:
-        network, world = self._realm.world.network, self._realm.world
+        network, world = self._cluster.world.network, self._cluster.world
         side = tuple(self._who(word) for word in deed.words)
         network.cut(side)
         self._tell("network", f"parts: {', '.join(map(str, sorted(side)))} from the rest")
         world.at(world.now + deed.period, partial(self._mend, side))
 
     def _mend(self, side: tuple[NodeId, ...]) -> None:
-        self._realm.world.network.mend(side)
+        self._cluster.world.network.mend(side)
         self._tell("network", "is whole again")
 
     def _close_store(self, deed: Deed) -> None:
-        self._realm.store.closed = True
+        self._cluster.store_access.unavailable = True
         self._tell("store", "is closed")
-        self._realm.world.at(self._realm.world.now + deed.period, self._open_store)
+        self._cluster.world.at(self._cluster.world.now + deed.period, self._open_store)
 
     def _open_store(self) -> None:
-        self._realm.store.closed = False
+        self._cluster.store_access.unavailable = False
         self._tell("store", "is open again")
 
     # What is seen.
@@ -359,11 +359,11 @@ class Telling(Observer):
         """A site gives another one up."""
         self._tell(node, f"gives site {report.suspect} up at token {report.token}: {report.reason.value}")
 
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
+    def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
         """A fault."""
         said = {"crash": "crashes", "restart": "is back", "pause": "stands still", "resume": "goes on"}
         self._tell(node, said[what])
 
     def _tell(self, who: NodeId | str, text: str) -> None:
-        now = self._realm.world.now
+        now = self._cluster.world.now
         self._told.append((now - now % MILLISECOND, str(who), text))

@@ -60,13 +60,13 @@ class FloorTelling(Telling):
         self._numbers: Counter[NodeId] = Counter()
         super().__init__(replace(script, load_period=0), seed)
         self.floors = _ToldFloors(
-            self._realm,
+            self._cluster,
             lambda: Floor(commit_passes=commit_passes, operators=(OPERATOR,), arbiters=self._arbiters.values()),
             commit_passes=commit_passes,
             arbiters=self._arbiters,
         )
         self.floors.teller = self
-        self._realm.world.witnesses.append(self.floors)
+        self._cluster.world.observers.append(self.floors)
         self._trade(script)
 
     def tell(self, who: NodeId, text: str) -> None:
@@ -77,18 +77,20 @@ class FloorTelling(Telling):
         return replace(super()._plan(seed, clocks), sources=(*SOURCES, OPERATOR, *self._arbiters.values()))
 
     def _trade(self, script: Script) -> None:
-        world, realm = self._realm.world, self._realm
+        world, cluster = self._cluster.world, self._cluster
         opening = [OpenMarket(OPERATOR, self._next(OPERATOR), SYMBOL, Continuous(), ONE // 100, ONE)]
         funding = [
             Funding(OPERATOR, self._next(OPERATOR), account, asset, FUNDS)
             for account in ("ann", "bob")
             for asset in (CASH, SYMBOL)
         ]
-        world.at(EPOCH + SECOND // 8, partial(realm.publish, OPERATOR, [*map(encode, opening), *map(encode, funding)]))
+        world.at(
+            EPOCH + SECOND // 8, partial(cluster.publish, OPERATOR, [*map(encode, opening), *map(encode, funding)])
+        )
         for turn, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
             gateway = SOURCES[turn % len(SOURCES)]
             orders = [encode(each) for each in (self._order(gateway, Side.SELL), self._order(gateway, Side.BUY))]
-            world.at(EPOCH + at, partial(realm.publish, gateway, orders))
+            world.at(EPOCH + at, partial(cluster.publish, gateway, orders))
 
     def _order(self, gateway: NodeId, side: Side) -> NewOrder:
         account, number = "bob" if side is Side.SELL else "ann", self._next(gateway)
@@ -116,10 +118,10 @@ class _ToldFloors(FloorReplicas):
 
     teller: FloorTelling
 
-    def turned(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
+    def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
         """Name what a formation has lost."""
         before = len(self.voided[node])
-        super().turned(node, change, now)
+        super().formation_changed(node, change, now)
         for each in self.voided[node][before:]:
             self.teller.tell(node, _told(each))
 

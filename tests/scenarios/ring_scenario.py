@@ -71,10 +71,10 @@ class _Script:
 def play(text: str) -> str:
     """The trace of a scenario whose commands are `text`."""
     script = _read(text)
-    world = World(chance=chance_for("scenario", 0), sky=lambda _origin, _to: LinkFaults(delay=script.delay))
+    world = World(chance=chance_for("scenario", 0), link_model=lambda _origin, _to: LinkFaults(delay=script.delay))
     recorder = Recorder(world)
     _Stage(script, world, recorder).play()
-    return "".join(f"{line}\n" for line in lines(recorder.happenings, script.sites))
+    return "".join(f"{line}\n" for line in lines(recorder.events, script.sites))
 
 
 def parts(text: str) -> tuple[str, str]:
@@ -215,7 +215,7 @@ class _Stage:
     def play(self) -> None:
         """From the first instant to the last."""
         facts = Facts(formation=self._formation, published=self._published)
-        self._world.witnesses.append(
+        self._world.observers.append(
             RingCheckers(facts, [kind for kind in GUARANTEES if kind is not EverythingArrives])
         )
         for site in self._script.sites:
@@ -223,7 +223,7 @@ class _Stage:
         for source in self._script.sources:
             self._world.add(source, self._source(source), channels=(Channel.CONTROL,))
         for fault in self._script.faults:
-            schedule_fault(self._world, fault, self._reborn)
+            schedule_fault(self._world, fault, self._new_incarnation)
         for at, rule in self._script.rules:
             self._world.at(at, partial(self._world.network.rules.append, rule))
         for at, source, messages in self._script.publications:
@@ -250,7 +250,7 @@ class _Stage:
             datagram_max=self._script.datagram_max,
         )
 
-    def _reborn(self, source: NodeId) -> Source:
+    def _new_incarnation(self, source: NodeId) -> Source:
         self._incarnations[source] += 1
         return self._source(source)
 

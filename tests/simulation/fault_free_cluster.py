@@ -22,12 +22,12 @@ TIMING = Timing(
 )
 
 
-def calm_realm(
+def fault_free_cluster(
     *,
     sites: int = 4,
     resilience: int = 1,
     loops: tuple[LoopTopology, ...] = (),
-    latecomers: tuple[NodeId, ...] = (),
+    late_sites: tuple[NodeId, ...] = (),
     clocks: Mapping[NodeId, SimulatedClock] | None = None,
     seed: int = 1,
     loss: float = 0.0,
@@ -42,21 +42,21 @@ def calm_realm(
         topology=Topology(loops=(primary, *loops), resilience=resilience),
         reformers=(101, 102),
         sources=SOURCES,
-        sky=lambda _origin, _to: link_faults,
+        link_model=lambda _origin, _to: link_faults,
         seed=seed,
-        latecomers=latecomers,
+        late_sites=late_sites,
         clocks=clocks or {},
         leader_lease=TIMING.lease_period,
         tree_loss=tree_loss,
     )
-    realm = Cluster(plan)
-    guardians = ClusterCheckers(realm)
-    realm.world.witnesses.append(guardians)
-    realm.settle()
-    return realm, guardians
+    cluster = Cluster(plan)
+    checkers = ClusterCheckers(cluster)
+    cluster.world.observers.append(checkers)
+    cluster.start()
+    return cluster, checkers
 
 
-def load(realm: Cluster, *, since: Instant, until: Instant, period: Duration = 7 * MILLISECOND) -> None:
+def load(cluster: Cluster, *, since: Instant, until: Instant, period: Duration = 7 * MILLISECOND) -> None:
     """Two sources publish, in turns."""
     for number, at in enumerate(range(EPOCH + since, EPOCH + until, period)):
-        realm.world.at(at, partial(realm.publish, SOURCES[number % 2], [f"message {number}".encode()]))
+        cluster.world.at(at, partial(cluster.publish, SOURCES[number % 2], [f"message {number}".encode()]))

@@ -13,17 +13,17 @@ from fairtape.wire.frames import NodeId
 DELAY = 5 * MILLISECOND
 
 
-class Toy:
+class ScriptedMachine:
     """Remembers what it hears, and speaks at the times that it was given."""
 
-    def __init__(self, *speeches: tuple[Instant, Effect]) -> None:
-        self.heard: list[tuple[Instant, bytes]] = []
+    def __init__(self, *script: tuple[Instant, Effect]) -> None:
+        self.received: list[tuple[Instant, bytes]] = []
         self.woken: list[Instant] = []
-        self._speeches = list(speeches)
+        self._script = list(script)
         self._effects: list[Effect] = []
 
     def receive(self, datagram: bytes, now: Instant) -> None:
-        self.heard.append((now, datagram))
+        self.received.append((now, datagram))
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
         for datagram in datagrams:
@@ -31,27 +31,29 @@ class Toy:
 
     def wake(self, now: Instant) -> None:
         self.woken.append(now)
-        while self._speeches and self._speeches[0][0] <= now:
-            self._effects.append(self._speeches.pop(0)[1])
+        while self._script and self._script[0][0] <= now:
+            self._effects.append(self._script.pop(0)[1])
 
     def deadline(self) -> Instant | None:
-        return self._speeches[0][0] if self._speeches else None
+        return self._script[0][0] if self._script else None
 
     def drain(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 
 
-def say(at: Duration, *datagrams: bytes, to: NodeId | None = None) -> tuple[Instant, Effect]:
+def send_at(at: Duration, *datagrams: bytes, to: NodeId | None = None) -> tuple[Instant, Effect]:
     if to is None:
         return EPOCH + at, Multicast(Channel.CONTROL, list(datagrams))
     return EPOCH + at, Send(to, list(datagrams))
 
 
-def calm_world(link_faults: LinkFaults | None = None, *, seed: int = 1) -> World:
-    return World(chance=Random(seed), sky=lambda _origin, _to: link_faults or LinkFaults(delay=DELAY))
+def fault_free_world(link_faults: LinkFaults | None = None, *, seed: int = 1) -> World:
+    return World(chance=Random(seed), link_model=lambda _origin, _to: link_faults or LinkFaults(delay=DELAY))
 
 
-def seat(world: World, toys: dict[NodeId, Toy], clock: Callable[[NodeId], SimulatedClock] | None = None) -> None:
-    for node, toy in toys.items():
-        world.add(node, toy, channels=(Channel.CONTROL,), clock=clock(node) if clock else None)
+def add_machines(
+    world: World, machines: dict[NodeId, ScriptedMachine], clock: Callable[[NodeId], SimulatedClock] | None = None
+) -> None:
+    for node, machine in machines.items():
+        world.add(node, machine, channels=(Channel.CONTROL,), clock=clock(node) if clock else None)

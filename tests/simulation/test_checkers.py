@@ -35,29 +35,29 @@ class History:
             complete=lambda _: self.complete,
             claim=lambda node: self.claims.get(node, 0),
         )
-        self.jury = RingCheckers(self.facts)
+        self.checkers = RingCheckers(self.facts)
 
     def append(self, ordered: Ordered, *nodes: NodeId, at: Instant | None = None) -> None:
         for node in nodes:
-            self.jury.appended(node, ordered, ordered.acknowledged_at + 5 * MILLISECOND if at is None else at)
+            self.checkers.appended(node, ordered, ordered.acknowledged_at + 5 * MILLISECOND if at is None else at)
 
     def release(self, ordered: Ordered, *nodes: NodeId, at: Instant | None = None, late: bool = False) -> None:
         commit_at = self.formation.commit_at(ordered.token)
         now = commit_at if at is None else at
         for node in nodes:
             release = Release(ordered.token, ordered.sequence, ordered.count, commit_at, now, late, 0)
-            self.jury.delivered(node, ordered, release, now)
+            self.checkers.delivered(node, ordered, release, now)
 
     def ack(self, node: NodeId, token: int, *ranges: Range, sender: NodeId | None = None, sequence: int = 1) -> None:
         marks = tuple(bytes(8) for _ in ranges)
         ack = Ack(0, 1, node if sender is None else sender, token, sequence, 5, 0, 0, 1, ranges, marks)
         datagram = Authenticator(bytes(32)).prove(encode_control(ack, 1))
-        self.jury.sent(node, Channel.CONTROL, datagram, 0)
+        self.checkers.sent(node, Channel.CONTROL, datagram, 0)
 
     def block(self, node: NodeId, body: bytes) -> None:
         header = encode_block_header(0, 0, 101, 1, 1, 1)
         seal = Seal(bytes(32), stripe=0, source=101, incarnation=1)
-        self.jury.sent(node, Channel.DATA, seal.close(header, 1, body), 0)
+        self.checkers.sent(node, Channel.DATA, seal.close(header, 1, body), 0)
 
 
 def ordered(token: int, sequence: int, first: int, texts: list[bytes], *, incarnation: int = 1) -> Ordered:
@@ -85,7 +85,7 @@ def test_a_right_history_is_accepted() -> None:
     history.release(ONE, 1, 2, 3)
     history.release(TWO, 1, 2, 3)
     history.complete = 2
-    history.jury.finished(dict.fromkeys((1, 2, 3), FORMATION.scheduled_at(3)))
+    history.checkers.finished(dict.fromkeys((1, 2, 3), FORMATION.scheduled_at(3)))
 
 
 def test_every_guarantee_has_an_essay() -> None:
@@ -139,7 +139,7 @@ def test_fragments_are_put_together_before_they_are_compared() -> None:
     bodies = tuple(split_message(long, 300))
     span = Span(101, 1, 1, len(bodies), 1, bodies, (1,) * len(bodies), (True,) * len(bodies))
     history.append(replace(ONE, count=len(bodies), spans=(span,)), 1)
-    assert next(history.jury.checkers[1]._readers[101, 1], None) is None  # type: ignore[attr-defined]
+    assert next(history.checkers.checkers[1]._readers[101, 1], None) is None  # type: ignore[attr-defined]
 
 
 def test_source_order_sees_a_skipped_number() -> None:
@@ -176,19 +176,19 @@ def test_a_site_that_completes_after_the_reform_delay_is_seen() -> None:
 
 def test_a_site_that_waits_in_silence_is_seen() -> None:
     with breaks("CompleteOrReforming"):
-        History().jury.finished({1: FORMATION.scheduled_at(1) + TIMING.reform_delay + 1})
+        History().checkers.finished({1: FORMATION.scheduled_at(1) + TIMING.reform_delay + 1})
 
 
 def test_a_paused_site_has_the_delay_again_from_its_resumption() -> None:
     history = History()
-    history.jury.befell(1, "resume", FORMATION.scheduled_at(9))
+    history.checkers.fault_event(1, "resume", FORMATION.scheduled_at(9))
     history.append(ONE, 1, at=FORMATION.scheduled_at(9) + TIMING.reform_delay)
 
 
 def test_a_release_after_a_declared_failure_is_seen() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
-    history.jury.reported(1, Report(2, 1, Reason.ACK_SILENT, 0), 0)
+    history.checkers.reported(1, Report(2, 1, Reason.ACK_SILENT, 0), 0)
     with breaks("CompleteOrReforming"):
         history.release(ONE, 1)
 
@@ -227,7 +227,7 @@ def test_a_site_that_stood_still_comes_late_and_says_so_when_it_is_more_than_a_m
         history.append(ONE, 1, 2, 3)
         history.append(TWO, 1)
         now = FORMATION.commit_at(1) + behind
-        history.jury.befell(1, "resume", now)
+        history.checkers.fault_event(1, "resume", now)
         with nullcontext() if marked == late else breaks("ReleasedTogether"):
             history.release(ONE, 1, at=now, late=marked)
 
@@ -236,7 +236,7 @@ def test_a_site_that_stood_still_at_another_time_has_no_excuse() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     history.append(TWO, 1)
-    history.jury.befell(1, "resume", FORMATION.commit_at(1) - 1)
+    history.checkers.fault_event(1, "resume", FORMATION.commit_at(1) - 1)
     with breaks("ReleasedTogether"):
         history.release(ONE, 1, at=FORMATION.commit_at(1) + TIMING.reform_delay, late=True)
 
@@ -286,7 +286,7 @@ def test_an_acknowledgment_before_its_journal_is_seen() -> None:
 
 def test_what_never_arrives_is_seen() -> None:
     history = History()
-    (arrival,) = (checker for checker in history.jury.checkers if isinstance(checker, EverythingArrives))
+    (arrival,) = (checker for checker in history.checkers.checkers if isinstance(checker, EverythingArrives))
     arrival.alive = lambda stream: 2 if stream == (101, 1) else 0
     history.append(ONE, 1, 2, 3)
     history.release(ONE, 1, 2)
@@ -303,6 +303,6 @@ def test_each_guarantee_is_a_class_of_its_own() -> None:
 
 def test_a_breach_is_a_fault_of_the_code_even_where_it_was_noticed() -> None:
     history = History()
-    history.jury.reported(2, Report(3, 1, Reason.ACK_SILENT, 0), 0)
-    with breaks("NobodyBreaches"):
-        history.jury.reported(1, Report(3, 1, Reason.BREACH, 0), 0)
+    history.checkers.reported(2, Report(3, 1, Reason.ACK_SILENT, 0), 0)
+    with breaks("NoProtocolBreach"):
+        history.checkers.reported(1, Report(3, 1, Reason.BREACH, 0), 0)

@@ -9,16 +9,16 @@ from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
-from fairtape.simulation.cluster import StoreRoom
-from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
+from fairtape.simulation.cluster import SimulatedStoreAccess
+from fairtape.simulation.failover import AT_THE_LATEST, PromisedTime, draw, run_failover
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 
-consult = StoreRoom.consult
+query = SimulatedStoreAccess.query
 
 
-def slow_to_write(store: StoreRoom, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-    delay, answer = consult(store, node, question)
+def slow_to_write(store: SimulatedStoreAccess, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+    delay, answer = query(store, node, question)
     return (delay + SECOND if isinstance(question, Record) else delay), answer
 
 
@@ -29,7 +29,7 @@ def declares_nothing(
 
 
 def test_a_formation_that_comes_too_late_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+    monkeypatch.setattr(SimulatedStoreAccess, "query", slow_to_write)
     assert run_failover(2).guarantee == "ReformedInTime"
 
 
@@ -51,16 +51,16 @@ def test_failures_go_everywhere() -> None:
 
 
 def world(seed: int, took: Duration, promised: Duration) -> RunOutcome:
-    return RunOutcome(seed=seed, figures=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
+    return RunOutcome(seed=seed, durations=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
 
 
 def test_each_world_is_held_against_its_own_promise() -> None:
-    kept = Kept.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), RunOutcome(seed=4)])
+    kept = PromisedTime.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), RunOutcome(seed=4)])
     assert kept is not None
     assert (kept.least, kept.median, kept.p99, kept.longest) == (10, 30, 50, 50)
     assert kept.shares == (0.5, 1.0, 1.25)
     assert kept.within == 0.5, "the third was late, and the fourth never came so far"
-    assert Kept.of("detect", [RunOutcome(seed=1)]) is None
+    assert PromisedTime.of("detect", [RunOutcome(seed=1)]) is None
 
 
 def test_the_command_draws_how_much_of_the_promised_time_was_needed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_the_command_gives_the_distribution_as_json(capsys: pytest.CaptureFixtur
 def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+    monkeypatch.setattr(SimulatedStoreAccess, "query", slow_to_write)
     assert run(["failover", "--seeds", "1", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
     assert "again: fairtape check --seed 1 --failover" in shown

@@ -38,9 +38,9 @@ def test_a_floor_that_once_failed_never_fails_again(seed: int) -> None:
 
 
 def test_an_arbiter_that_lies_is_accused_by_every_replica() -> None:
-    ordeal = FloorRun(draw(14), liar=1)
-    ordeal.run()
-    floors = ordeal.floors
+    run = FloorRun(draw(14), faulty=1)
+    run.run()
+    floors = run.floors
     assert floors.replicas
     accusations = [
         {(each.number, each.reporter, each.token, each.field) for each in floors.evidence[site]}

@@ -7,7 +7,7 @@ import pytest
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.simulation.clocks import RATE_MAX, Piece, SimulatedClock, WanderingClock
+from fairtape.simulation.clocks import RATE_MAX, DriftingClock, Piece, SimulatedClock
 from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
@@ -22,7 +22,7 @@ MESSAGE = bytes(1_200)
 
 
 def wild(*pieces: Piece) -> SimulatedClock:
-    return WanderingClock(pieces, bound=0)
+    return DriftingClock(pieces, bound=0)
 
 
 CLOCKS = {
@@ -75,7 +75,7 @@ class Acks(Observer):
 
 def acks_around_a_pause(period: Duration, *, timed: bool) -> Sequence[Ack]:
     ring, acks = Ring(3, timing=TIMING, timed=timed), Acks()
-    ring.world.witnesses.append(acks)
+    ring.world.observers.append(acks)
     ring.world.at(EPOCH + 52 * MILLISECOND, lambda: ring.world.pause(2))
     ring.world.at(EPOCH + 52 * MILLISECOND + period, lambda: ring.world.resume(2))
     for step in range(40):

@@ -23,7 +23,7 @@ class Wire:
     def __init__(self, link_faults: LinkFaults | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
         self.arrived: list[tuple[NodeId, bytes]] = []
         self.network = Network(
-            sky=lambda _origin, _to: link_faults or LinkFaults(delay=MILLISECOND),
+            link_model=lambda _origin, _to: link_faults or LinkFaults(delay=MILLISECOND),
             chance=Random(seed),
             deliver=self._deliver,
             tree=tree,
@@ -50,7 +50,7 @@ def test_a_multicast_reaches_everybody_but_its_sender() -> None:
 
 @given(seed=some.integers(0, 10_000), origin=some.sampled_from(NODES))
 def test_whoever_is_behind_a_lost_edge_of_the_tree_hears_nothing(seed: int, origin: NodeId) -> None:
-    tree = Tree.grown(NODES, 0.3, Random(seed))
+    tree = Tree.random(NODES, 0.3, Random(seed))
     reached = Wire(tree=tree, seed=seed).reached(origin) | {origin}
     towards = {origin: origin}
     parents = [origin, *(node for _, node in tree.outward(origin))]
@@ -61,7 +61,7 @@ def test_whoever_is_behind_a_lost_edge_of_the_tree_hears_nothing(seed: int, orig
 
 @given(seed=some.integers(0, 10_000), origin=some.sampled_from(NODES))
 def test_a_tree_leads_from_everywhere_to_everyone(seed: int, origin: NodeId) -> None:
-    tree = Tree.grown(NODES, 0.0, Random(seed))
+    tree = Tree.random(NODES, 0.0, Random(seed))
     assert sorted(node for _, node in tree.outward(origin)) == sorted(set(NODES) - {origin})
 
 
@@ -105,7 +105,7 @@ def test_a_rule_drops_what_it_names_as_often_as_it_says() -> None:
     assert [summarize_datagram(datagram).tokens for _, datagram in wire.arrived] == [(6,), (7,)]
 
 
-@pytest.mark.parametrize("tree", [None, Tree.grown(NODES, 1.0, Random(1))])
+@pytest.mark.parametrize("tree", [None, Tree.random(NODES, 1.0, Random(1))])
 def test_a_healed_network_loses_and_holds_nothing(tree: Tree | None) -> None:
     wire = Wire(LinkFaults(loss=1.0), tree=tree)
     wire.network.clog(1, 2)

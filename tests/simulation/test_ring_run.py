@@ -61,9 +61,9 @@ def test_the_swarm_goes_everywhere() -> None:
     assert {type(fault).__name__ for world in worlds for fault in world.faults} == {
         "Clog", "Crash", "Partition", "Pause", "Restart",
     }  # fmt: skip
-    assert any(world.clocks.liars for world in worlds)
-    assert any(world.hostile_period for world in worlds)
-    assert any(world.recorders for world in worlds)
+    assert any(world.clocks.faulty for world in worlds)
+    assert any(world.intruder_period for world in worlds)
+    assert any(world.record_sources for world in worlds)
     assert any(world.clocks.sources_within > world.clocks.bound for world in worlds)
     assert any(len(world.sites) >= 10 for world in worlds)
     assert any(max(burst.sizes) > world.datagram_max for world in worlds for burst in world.bursts)

@@ -16,8 +16,8 @@ from fairtape.simulation.scale import (
     TIMING,
     Measured,
     Size,
-    grown_along,
     measure,
+    tree_along,
     uncollected,
 )
 
@@ -108,7 +108,7 @@ def loop(number: int, *members: int) -> Formation:
 def test_the_tree_follows_the_loops() -> None:
     """The source feeds the backbone of junctions, and whoever is behind a junction is in its loop."""
     loops = [loop(0, 11, 21, 31), loop(1, 11, 12, 13), loop(2, 21, 22, 23), loop(3, 31, 32, 33)]
-    tree = grown_along(loops, SOURCE, 0.1, Random(5))
+    tree = tree_along(loops, SOURCE, 0.1, Random(5))
     walk = [SOURCE, *(node for _, node in tree.outward(SOURCE))]
     assert sorted(walk) == [11, 12, 13, 21, 22, 23, 31, 32, 33, SOURCE]
     nearer = {node: walk[parent] for parent, node in tree.outward(SOURCE)}

@@ -23,35 +23,35 @@ class Traced:
 
     def __init__(self, seed: int, loss: float) -> None:
         drawn = draw(seed, loss=loss)
-        self.trial = RingRun(
-            replace(drawn, clocks=Clocks(), faults=(), duplication=0.0, tree=False, hostile_period=0, timed=True),
+        self.run = RingRun(
+            replace(drawn, clocks=Clocks(), faults=(), duplication=0.0, tree=False, intruder_period=0, timed=True),
             record=(0, NEVER),
         )
-        self.trial.run()
+        self.run.run()
         self.traces: dict[NodeId, list[Trace]] = {}
-        for site, tracer in self.trial.tracers.items():
-            tracer.end_formation(self.trial.world.now)
+        for site, tracer in self.run.tracers.items():
+            tracer.end_formation(self.run.world.now)
             self.traces[site] = tracer.take(NEVER)
             assert not tracer.dropped
         self.acks: dict[tuple[int, NodeId], list[Flight]] = defaultdict(list)  # by token and receiver, as they left
         self.asked: Counter[NodeId] = Counter()  # acknowledgments that each site asked for
-        assert self.trial.recorder is not None
-        for each in self.trial.recorder.happenings:
-            if isinstance(each, Flight) and each.sighting.kind is Kind.ACK and "part" not in each.sighting.label:
-                self.acks[each.sighting.tokens[0], each.to].append(each)
-            if isinstance(each, Sent) and each.sighting.kind is Kind.REQUEST:
-                self.asked[each.node] += len(each.sighting.tokens)
+        assert self.run.recorder is not None
+        for each in self.run.recorder.events:
+            if isinstance(each, Flight) and each.summary.kind is Kind.ACK and "part" not in each.summary.label:
+                self.acks[each.summary.tokens[0], each.to].append(each)
+            if isinstance(each, Sent) and each.summary.kind is Kind.REQUEST:
+                self.asked[each.node] += len(each.summary.tokens)
 
     def of_kind(self, site: NodeId, kind: TraceKind) -> list[Trace]:
         return [trace for trace in self.traces[site] if trace.kind == kind]
 
     def whole(self, site: NodeId) -> list[Trace]:
         """Of the tokens that came completely, in one part: nothing of them was still on its way at the end."""
-        ended_at = self.trial.world.now
+        ended_at = self.run.world.now
         return [
             trace
             for trace in self.of_kind(site, TraceKind.TOKEN)
-            if 0 < trace.complete_at < ended_at - 4 * self.trial.formation.timing.retry_period
+            if 0 < trace.complete_at < ended_at - 4 * self.run.formation.timing.retry_period
             and (trace.token, site) in self.acks
         ]
 
@@ -62,7 +62,7 @@ def world(request: pytest.FixtureRequest) -> Traced:
 
 
 def test_a_token_that_was_not_asked_for_came_by_itself_after_exactly_this_delay(world: Traced) -> None:
-    for site in world.trial.configuration.sites:
+    for site in world.run.configuration.sites:
         for trace in world.whole(site):
             direct = world.acks[trace.token, site][0]
             assert (direct.node, direct.at) == (trace.peer, trace.sent_at)
@@ -71,8 +71,8 @@ def test_a_token_that_was_not_asked_for_came_by_itself_after_exactly_this_delay(
 
 
 def test_copies_tell_what_was_lost_from_what_was_late(world: Traced) -> None:
-    linger = world.trial.formation.timing.retry_period
-    for site in world.trial.configuration.sites:
+    linger = world.run.formation.timing.retry_period
+    for site in world.run.configuration.sites:
         for trace in world.whole(site):
             if trace.ack_requests:
                 came = [flight.arrives_at for flight in world.acks[trace.token, site] if flight.arrives_at is not None]
@@ -83,7 +83,7 @@ def test_copies_tell_what_was_lost_from_what_was_late(world: Traced) -> None:
 
 
 def test_every_request_has_its_record(world: Traced) -> None:
-    for site in world.trial.configuration.sites:
+    for site in world.run.configuration.sites:
         requests = world.of_kind(site, TraceKind.REQUEST)
         assert sum(trace.ack_requests > 0 for trace in requests) == world.asked[site]
         tokens = world.of_kind(site, TraceKind.TOKEN)
@@ -94,7 +94,7 @@ def test_every_request_has_its_record(world: Traced) -> None:
 
 
 def test_sources_add_up_to_tokens(world: Traced) -> None:
-    for site in world.trial.configuration.sites:
+    for site in world.run.configuration.sites:
         sources, tokens = world.of_kind(site, TraceKind.SOURCE), world.of_kind(site, TraceKind.TOKEN)
         assert sum(trace.messages for trace in sources) == sum(trace.messages for trace in tokens)
         assert sum(trace.missing for trace in sources) == sum(trace.missing for trace in tokens)
@@ -102,7 +102,7 @@ def test_sources_add_up_to_tokens(world: Traced) -> None:
 
 def test_a_network_that_loses_nothing_is_asked_for_little(world: Traced) -> None:
     """Without loss a request is needless: what it asked for came by itself, and the copies say so."""
-    if world.trial.configuration.loss:
+    if world.run.configuration.loss:
         return
-    for site in world.trial.configuration.sites:
+    for site in world.run.configuration.sites:
         assert all(trace.copies >= trace.ack_requests - trace.premature for trace in world.whole(site))

@@ -25,7 +25,7 @@ from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor import run_floor
 from fairtape.simulation.recorder import lines
-from fairtape.simulation.ring_run import RingRun, RunOutcome, judge, run_seed
+from fairtape.simulation.ring_run import RingRun, RunOutcome, check_run, run_seed
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
 
@@ -171,7 +171,7 @@ def _summary(tally: CampaignTally, seconds: float, kind: RunKind) -> str:
     worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
         f"{worlds} in {seconds:.1f} s: {verdict}.\n"
-        f"  {tally.lively} delivered everything everywhere, {tally.reforming} {kind.counted}; "
+        f"  {tally.all_delivered} delivered everything everywhere, {tally.reforming} {kind.counted}; "
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
         + "".join(f"\n  {_told(name, took)}" for name, took in _distributions(tally))
         + (f"\n  {_counted(tally)}" if tally.counts else "")
@@ -184,7 +184,7 @@ def _counted(tally: CampaignTally) -> str:
 
 
 def _distributions(tally: CampaignTally) -> list[tuple[str, Distribution]]:
-    return [(name, Distribution.of(took)) for name, took in sorted(tally.figures.items())]
+    return [(name, Distribution.of(took)) for name, took in sorted(tally.durations.items())]
 
 
 def _told(name: str, took: Distribution) -> str:
@@ -212,7 +212,7 @@ def _fields(tally: CampaignTally, seconds: float, kind: RunKind, jobs: int) -> d
         "datagrams": tally.deliveries,
         "messages": tally.messages,
         "late_releases": tally.late,
-        "delivered_everything": tally.lively,
+        "delivered_everything": tally.all_delivered,
         "declared_a_failure": tally.reforming,
         "seconds": round(seconds, 3),
         "jobs": jobs,
@@ -247,21 +247,21 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     """
     _refuse_trace(seed=seed, since=since, until=until, loss=loss)
     configuration = draw(seed, loss=loss)
-    trial = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
-    verdict = _run(trial)
-    assert trial.recorder is not None
-    happenings = trial.recorder.happenings
+    run = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
+    verdict = _run(run)
+    assert run.recorder is not None
+    events = run.recorder.events
     timing = configuration.timing
-    if since is not None and _instant(since, 0) > trial.world.now:
-        raise UserError(f"--from is {since:g}; this world ends after {(trial.world.now - EPOCH) / SECOND:.6f} s")
-    chosen = choose_window(happenings, period=timing.token_period, commit_delay=timing.commit_delay)
+    if since is not None and _instant(since, 0) > run.world.now:
+        raise UserError(f"--from is {since:g}; this world ends after {(run.world.now - EPOCH) / SECOND:.6f} s")
+    chosen = choose_window(events, period=timing.token_period, commit_delay=timing.commit_delay)
     window = _window(since, until, chosen)
     if svg is None:
-        shown = [one for one in happenings if window.since <= one.at <= window.until]
+        shown = [one for one in events if window.since <= one.at <= window.until]
         click.echo("\n".join([*lines(shown, configuration.sites), verdict]))
         return
     picture = draw_svg(
-        happenings,
+        events,
         window=window,
         sources=configuration.sources,
         sites=configuration.sites,
@@ -272,16 +272,14 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
         svg.write_text(picture, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--svg is {svg}; it cannot be written ({error.strerror}), give another file") from None
-    click.echo(
-        f"{svg}: {count_flights(happenings, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s"
-    )
+    click.echo(f"{svg}: {count_flights(events, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s")
 
 
-def _run(trial: RingRun) -> str:
-    lively, broken = judge(trial)
+def _run(run: RingRun) -> str:
+    all_delivered, broken = check_run(run)
     if broken is not None:
         return f"broke {broken}"
-    return "everything was released everywhere" if lively else "safe, with a failure declared or injected"
+    return "everything was released everywhere" if all_delivered else "safe, with a failure declared or injected"
 
 
 def _window(since: float | None, until: float | None, chosen: Window) -> Window:

@@ -14,7 +14,7 @@ from rich.table import Table
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.percentiles import Rank, percentile
 from fairtape.simulation.campaign import campaign, cores, replay_command
-from fairtape.simulation.failover import PROMISES, Kept, run_failover
+from fairtape.simulation.failover import PROMISES, PromisedTime, run_failover
 from fairtape.simulation.ring_run import RunOutcome
 
 SEEDS_MAX: Final = 10**9
@@ -37,9 +37,9 @@ class FailoverFindings:
     seconds: float
 
     @property
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[PromisedTime]:
         """The promises, as far as they were put to the test."""
-        return [kept for name in PROMISES if (kept := Kept.of(name, self.outcomes)) is not None]
+        return [kept for name in PROMISES if (kept := PromisedTime.of(name, self.outcomes)) is not None]
 
     @property
     def failures(self) -> list[RunOutcome]:
@@ -96,7 +96,7 @@ def _show(findings: FailoverFindings) -> None:
     click.echo(f"\n{len(findings.outcomes):,} worlds in {findings.seconds:.1f} s: {verdict}.")
 
 
-def _table(promises: Sequence[Kept]) -> Table:
+def _table(promises: Sequence[PromisedTime]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading != HEADINGS[0] else "left", no_wrap=True)
@@ -112,7 +112,7 @@ def _table(promises: Sequence[Kept]) -> Table:
     return table
 
 
-def _bars(kept: Kept) -> Iterator[str]:
+def _bars(kept: PromisedTime) -> Iterator[str]:
     """How much of the promised time it took, and in how many worlds."""
     counts = [0] * (BUCKETS + 1)
     for share in kept.shares:

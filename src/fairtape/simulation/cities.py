@@ -1,7 +1,7 @@
-"""Nine cities and the round trips between them: the world in which the `wan` profile must hold.
+"""Nine cities and the round trips between them: the network for which the `wan` profile is made.
 
-The round trips are what ordinary carriers offer, in whole milliseconds and approximate, gathered from public looking
-glasses and cloud latency charts. None beats light in fibre along the great circle; the tests hold the table to that.
+The round trips are those of ordinary network providers, in whole milliseconds and approximate, from public looking
+glasses and cloud latency charts. A test checks that none is shorter than light in fibre along the great circle allows.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ JITTER_MIN: Final = 50 * MICROSECOND
 
 @dataclass(frozen=True, slots=True)
 class City:
-    """A place where a site may stand, in degrees north and east."""
+    """A location of a site, in degrees north and east."""
 
     name: str
     latitude: float
@@ -60,11 +60,11 @@ ROUND_TRIPS: Final[Mapping[frozenset[City], Duration]] = MappingProxyType(
         )
     }
 )
-"""One entry per unordered pair: symmetric and complete by its shape."""
+"""One entry per unordered pair, so that the table is symmetric and complete."""
 
 
 def city(name: str) -> City:
-    """The city of that name, in any case."""
+    """The city of that name, case-insensitive."""
     for candidate in CITIES:
         if candidate.name.casefold() == name.casefold():
             return candidate
@@ -72,11 +72,11 @@ def city(name: str) -> City:
 
 
 def round_trip(one: City, other: City) -> Duration:
-    """There and back; two sites of one city are a metropolitan hop apart."""
+    """The round trip; two sites in one city are one metropolitan hop apart."""
     return WITHIN_CITY if one == other else ROUND_TRIPS[frozenset((one, other))]
 
 
 def faults_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> LinkFaults:
-    """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
+    """One direction of the link: half the round trip, with jitter in proportion to it."""
     delay = round_trip(one, other) // 2
     return LinkFaults(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
