@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.cli import run
-from fairtape.cli.audit import audit
+from fairtape.cli.simulate import audit
 from fairtape.simulation.fair_entry import REGIONS_MAX, EntryPath, chi_square_tail, race, regions
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from fairtape.cli import run
-from fairtape.cli.scale import show_scale
+from fairtape.cli.simulate import show_scale
 from fairtape.core.instants import MILLISECOND
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.scale import (

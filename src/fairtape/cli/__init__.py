@@ -60,16 +60,14 @@ COMMANDS: Final = {
         "Proof", "fairtape.cli.check", "check", "Run simulated worlds and check every guarantee in each."
     ),
     "audit": CommandEntry(
-        "Proof", "fairtape.cli.audit", "audit", "Measure how fair it is: who is first, where all bid at once."
+        "Proof", "fairtape.cli.simulate", "audit", "Measure fairness: which region wins simultaneous bids."
     ),
-    "trace": CommandEntry(
-        "Proof", "fairtape.cli.check", "trace", "Run one simulated world again and show what happened."
-    ),
+    "trace": CommandEntry("Proof", "fairtape.cli.check", "trace", "Repeat one simulated world and show its trace."),
     "failover": CommandEntry(
-        "Proof", "fairtape.cli.failover", "failover", "Let members die and time how the others go on."
+        "Proof", "fairtape.cli.simulate", "failover", "Crash members and measure how soon the others go on."
     ),
     "scale": CommandEntry(
-        "Proof", "fairtape.cli.scale", "scale", "Let loops grow to 10,000 sites and count what each does."
+        "Proof", "fairtape.cli.simulate", "scale", "Grow loops to 10,000 sites and count the work of each site."
     ),
     "bench": CommandEntry(
         "Proof", "fairtape.cli.bench", "bench", "Measure fairtape here, beside what it is compared with."
