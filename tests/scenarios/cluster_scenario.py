@@ -1,31 +1,30 @@
-"""Chronicles: what befalls a whole deployment, told in text, with the story that is expected.
+"""Cluster scenarios: the faults of a deployment as a script, with the expected log.
 
-Like a scenario, but of sites that heal: above a line of four dashes stand the commands, below it one story for each
-seed. The story is what an operator would read in the logs: who noticed what, who left and who came back, what was
-released late, and at the end whether all journals are the same. Times are in seconds of the world. The seed decides the
-jitter of the links, what is lost, and whatever the commands leave open: a victim, an instant.
+A file has the commands above a line of four dashes, and below it one log for each seed. The log has the notices of the
+nodes, the faults, and at the end the late releases and whether all journals are equal. Times are in seconds since the
+start of the world. The seed draws the jitter and loss of the links, and what a command leaves open: a node, an instant.
 
-    realm 1 2 3 4 5 K=1                        the sites of the primary loop, in the order of the token
+    cluster 1 2 3 4 5 K=1                      the sites of the primary loop, in the order of the token
     loop 6 7 8 junction=2                      a secondary loop
-    timing retry_period=20ms retries_max=8     whatever differs from the usual
-    excess halt                                what to do when more than K are silent
-    remedy replace                             a secondary site takes the place of a failed one
-    journals lossy                             a crash takes what was never synced
+    timing retry_period=20ms retries_max=8     values that differ from `TIMING`
+    excess halt                                what to do if more than K sites are silent
+    remedy replace                             a secondary site replaces a failed primary one
+    journals lossy                             a crash loses entries that were never synced
     links delay=2ms jitter=200us loss=0.01
-    tree loss=0.02                             one multicast tree, whose branches lose for all behind them
-    late 4 5                                   sites that come only when told to
+    tree loss=0.02                             one multicast tree; a branch loses for all nodes behind it
+    late 4 5                                   sites that are not started at first
     load every=10ms until=3s                   two sources publish, in turns
-    crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · come 4 at=1s
-    partition 1 2 at=1s for=500ms              nothing crosses between these and the rest
-    clock 2 at=1s for=1s error=5ms             a clock goes wrong and knows it
-    store closed at=1s for=400ms
+    crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · start 4 at=1s
+    partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
+    clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
+    store unavailable at=1s for=400ms
     retire 2 at=1s · admit 2 at=2s · resume at=3s
     run 4s
     seeds 1 2 3
 
-`token` stands for the site whose turn is next, `next` for the one after it, `leader` for the reformation server that
-leads, `any` for a site that the seed picks, `it` for the one that was named last; an instant `1s~50ms` is up to 50 ms
-later, as the seed picks.
+`token` is the site that holds the next token, `next` the one after it, `leader` the leading reformation server, `any` a
+site that the seed draws, `it` the node that was named last. The instant `1s~50ms` is up to 50 ms later, drawn by the
+seed.
 """
 
 import re
@@ -60,23 +59,23 @@ TIMING: Final = Timing(
     clock_error_max=4 * MILLISECOND,
 )
 VERBS: Final = {"retire": OperatorVerb.RETIRE, "admit": OperatorVerb.ADMIT, "resume": OperatorVerb.RESUME}
-QUIET: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
-"""What goes without saying: that each site enters the formation that a reformation server told of."""
+OMITTED: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
+"""Notices that a log leaves out: each site enters the formation that a reformation server announced."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
-    """One thing that is done to the realm at an instant."""
+class Action:
+    """One command that is carried out at an instant."""
 
     verb: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     at: Instant
     period: Duration = 0
 
 
 @dataclass(slots=True)
 class Script:
-    """What the commands add up to, before a seed has filled in what they leave open."""
+    """All commands of a file; what they leave open is drawn for each seed."""
 
     sites: tuple[NodeId, ...] = ()
     loops: list[tuple[tuple[NodeId, ...], NodeId]] = field(default_factory=list)
@@ -91,23 +90,23 @@ class Script:
     load_period: Duration = 0
     load_until: Duration = 0
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
-    deeds: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
+    actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
     period: Duration = SECOND
     seeds: tuple[int, ...] = (1,)
 
 
-def tell(text: str) -> str:
-    """The stories of a chronicle whose commands are `text`, one for each of its seeds."""
-    script = read(text)
-    stories = []
+def play_cluster(text: str) -> str:
+    """The logs of a script, one for each of its seeds."""
+    script = parse(text)
+    logs = []
     for seed in script.seeds:
         heading = f"seed {seed}\n" if len(script.seeds) > 1 else ""
-        stories.append(heading + "".join(f"{line}\n" for line in Telling(script, seed).lines()))
-    return "\n".join(stories)
+        logs.append(heading + "".join(f"{line}\n" for line in ClusterScenario(script, seed).lines()))
+    return "\n".join(logs)
 
 
-def read(text: str) -> Script:
-    """The script; `BadScenario` names a line that cannot be understood."""
+def parse(text: str) -> Script:
+    """The script; `BadScenario` names a line that cannot be parsed."""
     script = Script()
     for line in text.splitlines():
         words = line.split("#")[0].split()
@@ -186,9 +185,9 @@ def _clock(script: Script, _verb: str, words: tuple[str, ...], options: Options)
     script.clocks.append((words[0], options.pop("at"), *strays))
 
 
-def _deed(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
+def _action(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
     period = duration(options.pop("for")) if "for" in options else 0
-    script.deeds.append((verb, words, options.pop("at"), period))
+    script.actions.append((verb, words, options.pop("at"), period))
 
 
 def _run(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
@@ -200,7 +199,7 @@ def _seeds(script: Script, _verb: str, words: tuple[str, ...], _options: Options
 
 
 _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], None]]] = {
-    "realm": _cluster,
+    "cluster": _cluster,
     "loop": _loop,
     "timing": _timing,
     "excess": _excess,
@@ -211,38 +210,38 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "late": _late,
     "load": _load,
     "clock": _clock,
-    **dict.fromkeys(("crash", "restart", "pause", "come", "partition", "store", "retire", "admit", "resume"), _deed),
+    **dict.fromkeys(("crash", "restart", "pause", "start", "partition", "store", "retire", "admit", "resume"), _action),
     "run": _run,
     "seeds": _seeds,
 }
 
 
-class Telling(Observer):
-    """One seed's realm, and what happens in it."""
+class ClusterScenario(Observer):
+    """The cluster of one seed, running a script and writing its log."""
 
     def __init__(self, script: Script, seed: int) -> None:
         self._script = script
-        self._chance = Random(f"chronicle {seed}")
-        self._picked: dict[str, NodeId] = {}  # whom a word stood for when it was first used
-        self._told: list[tuple[Instant, str, str]] = []
+        self._chance = Random(f"chronicle {seed}")  # the name is part of the seed: another one draws other faults
+        self._picked: dict[str, NodeId] = {}  # the node that a word stands for, the last one used at the end
+        self._log: list[tuple[Instant, str, str]] = []
         clocks = dict(self._clocks())
         self._cluster = Cluster(self._plan(seed, clocks))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
         self._cluster.start()
-        for verb, words, at, period in script.deeds:
-            deed = Deed(verb, words, self._instant(at), period)
-            self._cluster.world.at(deed.at, partial(self._do, deed))
+        for verb, arguments, at, period in script.actions:
+            action = Action(verb, arguments, self._instant(at), period)
+            self._cluster.world.at(action.at, partial(self._do, action))
 
     def lines(self) -> Iterator[str]:
-        """The story."""
+        """Run the script; the lines of the log."""
         world, script = self._cluster.world, self._script
         if script.load_period:
             for number, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
                 source = SOURCES[number % len(SOURCES)]
                 world.at(EPOCH + at, partial(self._cluster.publish, source, [f"message {number}".encode()]))
         world.run(EPOCH + script.period)
-        for (at, text), group in groupby(sorted(self._told), key=lambda told: (told[0], told[2])):
+        for (at, text), group in groupby(sorted(self._log), key=lambda entry: (entry[0], entry[2])):
             who = ",".join(sorted({who for _, who, _ in group}, key=lambda name: (len(name), name)))
             yield f"{(at - EPOCH) / SECOND:.3f} {who} {text}"
         unsettled = why_unsettled(self._cluster)
@@ -250,7 +249,7 @@ class Telling(Observer):
             self._checkers.finish()
         messages = sum(map(len, self._cluster.published.values()))
         late = ", ".join(f"{count} at {site}" for site, count in sorted(self._checkers.late_at.items()))
-        yield f"end: {unsettled or f'one journal of {messages} messages everywhere'}; late: {late or 'none'}"
+        yield f"end: {unsettled or f'equal journals of {messages} messages at all sites'}; late: {late or 'none'}"
 
     def _plan(self, seed: int, clocks: Mapping[NodeId, SimulatedClock]) -> ClusterPlan:
         script = self._script
@@ -283,16 +282,16 @@ class Telling(Observer):
         return EPOCH + duration(at) + (self._chance.randrange(duration(later)) if later else 0)
 
     def _who(self, word: str) -> NodeId:
-        """A number, or a word that means somebody else each time it is used for a new fault."""
+        """The node of a number or a word; a word other than `it` is resolved anew each time."""
         if word.isdigit():
             return int(word)
         if word == "it":
             return next(reversed(self._picked.values()))
         self._picked.pop(word, None)
-        self._picked[word] = self._stands_for(word)
+        self._picked[word] = self._resolve(word)
         return self._picked[word]
 
-    def _stands_for(self, word: str) -> NodeId:
+    def _resolve(self, word: str) -> NodeId:
         leader = self._cluster.leader()
         if word == "any":
             return self._chance.choice(self._script.sites)
@@ -304,66 +303,61 @@ class Telling(Observer):
         following = formation.current(self._cluster.world.now) + 1
         return formation.holder(following + {"token": 0, "next": 1}[word])
 
-    def _do(self, deed: Deed) -> None:
+    def _do(self, action: Action) -> None:
         world, cluster = self._cluster.world, self._cluster
-        match deed.verb:
+        match action.verb:
             case "crash":
-                world.crash(self._who(deed.words[0]))
+                world.crash(self._who(action.arguments[0]))
             case "restart":
-                for node in [self._who(word) for word in deed.words]:
+                for node in [self._who(word) for word in action.arguments]:
                     world.restart(node, cluster.new_incarnation(node))
             case "pause":
-                node = self._who(deed.words[0])
+                node = self._who(action.arguments[0])
                 world.pause(node)
-                world.at(world.now + deed.period, partial(world.resume, node))
-            case "come":
-                cluster.start_site(int(deed.words[0]))
-                self._tell(int(deed.words[0]), "comes")
+                world.at(world.now + action.period, partial(world.resume, node))
+            case "start":
+                cluster.start_site(int(action.arguments[0]))
+                self._add(int(action.arguments[0]), "starts")
             case "partition":
-                self._part(deed)
+                self._partition(action)
             case "store":
-                self._close_store(deed)
+                self._start_outage(action)
             case verb:
-                site = self._who(deed.words[0]) if deed.words else 0
-                self._tell("operator", f"{verb} {site}" if site else verb)
+                site = self._who(action.arguments[0]) if action.arguments else 0
+                self._add("operator", f"{verb} {site}" if site else verb)
                 cluster.command(VERBS[verb], site)
 
-    def _part(self, deed: Deed) -> None:
+    def _partition(self, action: Action) -> None:
         network, world = self._cluster.world.network, self._cluster.world
-        side = tuple(self._who(word) for word in deed.words)
+        side = tuple(self._who(word) for word in action.arguments)
         network.cut(side)
-        self._tell("network", f"parts: {', '.join(map(str, sorted(side)))} from the rest")
-        world.at(world.now + deed.period, partial(self._mend, side))
+        self._add("network", f"partition of {', '.join(map(str, sorted(side)))} from the others")
+        world.at(world.now + action.period, partial(self._end_partition, side))
 
-    def _mend(self, side: tuple[NodeId, ...]) -> None:
+    def _end_partition(self, side: tuple[NodeId, ...]) -> None:
         self._cluster.world.network.mend(side)
-        self._tell("network", "is whole again")
+        self._add("network", "partition ends")
 
-    def _close_store(self, deed: Deed) -> None:
+    def _start_outage(self, action: Action) -> None:
         self._cluster.store_access.unavailable = True
-        self._tell("store", "is closed")
-        self._cluster.world.at(self._cluster.world.now + deed.period, self._open_store)
+        self._add("store", "is unavailable")
+        self._cluster.world.at(self._cluster.world.now + action.period, self._end_outage)
 
-    def _open_store(self) -> None:
+    def _end_outage(self) -> None:
         self._cluster.store_access.unavailable = False
-        self._tell("store", "is open again")
-
-    # What is seen.
+        self._add("store", "is available again")
 
     def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
-        """What a node writes into its log."""
-        if not QUIET.match(text):
-            self._tell(node, text)
+        if not OMITTED.match(text):
+            self._add(node, text)
 
     def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:  # noqa: ARG002
-        """A site gives another one up."""
-        self._tell(node, f"gives site {report.suspect} up at token {report.token}: {report.reason.value}")
+        self._add(node, f"declares site {report.suspect} failed at token {report.token}: {report.reason.value}")
 
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
-        """A fault."""
-        said = {"crash": "crashes", "restart": "is back", "pause": "stands still", "resume": "goes on"}
-        self._tell(node, said[what])
+        self._add(node, {"crash": "crashes", "restart": "restarts", "pause": "pauses", "resume": "resumes"}[what])
 
-    def _tell(self, who: NodeId | str, text: str) -> None:
+    def _add(self, who: NodeId | str, text: str) -> None:
+        """Add a line to the log, in whole milliseconds, so that equal lines of several nodes can be joined."""
         now = self._cluster.world.now
-        self._told.append((now - now % MILLISECOND, str(who), text))
+        self._log.append((now - now % MILLISECOND, str(who), text))

@@ -1,11 +1,11 @@
-"""Chronicles of a floor: what befalls a deployment that trades, and what becomes of its trades.
+"""Floor scenarios: the faults of a cluster with a trading floor, and what happens to its trades.
 
-Written like the chronicles of realms, with one command more:
+The script is that of a cluster scenario, with one more command at its beginning:
 
-    floor passes=1                             a trade commits after so many token passes
+    floor passes=1                             a trade commits after this many token passes
 
-`load` then means orders: two gateways, in turns, each time one sale and one purchase that meet. Every site runs a
-replica, and the story tells what each replica had to take back, and what all of them hold in the end.
+`load` then means orders: two gateways, in turns, each time a sell and a buy order that match. Every site runs a
+replica. The log also has the trades that each replica made void, and what all replicas hold at the end.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import EPOCH, ClusterPlan
 from fairtape.simulation.floor import FloorReplicas
 from fairtape.wire.frames import NodeId
-from scenarios.cluster_scenario import SOURCES, Script, Telling, read
+from scenarios.cluster_scenario import SOURCES, ClusterScenario, Script, parse
 from scenarios.ring_scenario import BadScenario
 
 OPERATOR: Final = 299
@@ -37,41 +37,41 @@ PRICE: Final = 100 * ONE
 FUNDS: Final = 1_000_000 * ONE
 
 
-def tell_floor(text: str) -> str:
-    """The stories of a floor's chronicle whose commands are `text`, one for each of its seeds."""
+def play_floor(text: str) -> str:
+    """The logs of a script, one for each of its seeds."""
     first, _, rest = text.partition("\n")
     while first.startswith("#"):
         first, _, rest = rest.partition("\n")
     if not first.startswith(COMMAND) or not first[len(COMMAND) :].strip().isdigit():
         raise BadScenario(f"{first!r}: expected {COMMAND}N, such as {COMMAND}1")
-    script, passes = read(rest), int(first[len(COMMAND) :])
-    stories = []
+    script, passes = parse(rest), int(first[len(COMMAND) :])
+    logs = []
     for seed in script.seeds:
         heading = f"seed {seed}\n" if len(script.seeds) > 1 else ""
-        stories.append(heading + "".join(f"{line}\n" for line in FloorTelling(script, seed, passes).lines()))
-    return "\n".join(stories)
+        logs.append(heading + "".join(f"{line}\n" for line in FloorScenario(script, seed, passes).lines()))
+    return "\n".join(logs)
 
 
-class FloorTelling(Telling):
-    """One seed's realm, its replicas, and what happens to them."""
+class FloorScenario(ClusterScenario):
+    """The cluster of one seed with a floor, running a script and writing its log."""
 
     def __init__(self, script: Script, seed: int, commit_passes: int) -> None:
         self._arbiters = {site: FIRST_ARBITER + site for site in script.sites}
         self._numbers: Counter[NodeId] = Counter()
         super().__init__(replace(script, load_period=0), seed)
-        self.floors = _ToldFloors(
+        self.floors = _LoggedReplicas(
             self._cluster,
             lambda: Floor(commit_passes=commit_passes, operators=(OPERATOR,), arbiters=self._arbiters.values()),
             commit_passes=commit_passes,
             arbiters=self._arbiters,
         )
-        self.floors.teller = self
+        self.floors.scenario = self
         self._cluster.world.observers.append(self.floors)
         self._trade(script)
 
-    def tell(self, who: NodeId, text: str) -> None:
-        """One more line of the story."""
-        self._tell(who, text)
+    def add_void(self, node: NodeId, void: Voided) -> None:
+        was = "committed" if void.committed else "tentative"
+        self._add(node, f"trade {void.trade.trade_id} of token {void.trade.token}, which was {was}, is void")
 
     def _plan(self, seed: int, clocks: dict[NodeId, SimulatedClock]) -> ClusterPlan:  # type: ignore[override]
         return replace(super()._plan(seed, clocks), sources=(*SOURCES, OPERATOR, *self._arbiters.values()))
@@ -101,7 +101,7 @@ class FloorTelling(Telling):
         return self._numbers[source]
 
     def lines(self) -> Iterator[str]:
-        """The story, and what the replicas hold in the end."""
+        """Run the script; the lines of the log, and the final state of the replicas."""
         yield from super().lines()
         floors = {node: replica.floor for node, replica in self.floors.replicas.items()}
         self.floors.finish()
@@ -110,22 +110,16 @@ class FloorTelling(Telling):
         ledgers = {floor.ledger.state_hash for floor in floors.values()}
         same = "the same" if len(hashes) == len(ledgers) == 1 else "not the same"
         lost = self.floors.counts["committed trades lost"]
-        yield f"floor: {max(traded)} trades, {same} at all {len(floors)} replicas; committed ones that are lost: {lost}"
+        yield f"floor: {max(traded)} trades, {same} at all {len(floors)} replicas; committed trades lost: {lost}"
 
 
-class _ToldFloors(FloorReplicas):
-    """Replicas that tell what they had to take back."""
+class _LoggedReplicas(FloorReplicas):
+    """Replicas that log the trades that become void."""
 
-    teller: FloorTelling
+    scenario: FloorScenario
 
     def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
-        """Name what a formation has lost."""
         before = len(self.voided[node])
         super().formation_changed(node, change, now)
         for each in self.voided[node][before:]:
-            self.teller.tell(node, _told(each))
-
-
-def _told(void: Voided) -> str:
-    was = "committed" if void.committed else "tentative"
-    return f"trade {void.trade.trade_id} of token {void.trade.token}, which was {was}, is void"
+            self.scenario.add_void(node, each)

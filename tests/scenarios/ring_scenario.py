@@ -1,17 +1,17 @@
-"""Scenarios: small worlds told in text, with the whole trace that is expected.
+"""Ring scenarios: small worlds as scripts, with the whole expected trace.
 
-Above a line of four dashes stand the commands, one per line; below it what must happen, in order. Time is in seconds
-from the start of the world; Ack(e) is scheduled at e token periods. Every link has the same delay, nothing is random.
+A file has the commands above a line of four dashes, one per line, and below it the expected trace. Times are in seconds
+since the start of the world; Ack(e) is scheduled at e token periods. Every link has the same delay, nothing is random.
 
-    ring 1 2 3 token_period=200ms retries_max=3      who passes the token, and the timing
-    sources 101 102                                  who sends
+    ring 1 2 3 token_period=200ms retries_max=3      the sites in the order of the token, and the timing
+    sources 101 102
     links delay=20ms                                 the delay of every link
-    publish 101 at=150ms count=3 size=10             give a source messages
-    drop 2->3 Ack token=2 count=1                    lose what matches; `*` is any node, at= begins later
-    clog 1->2 at=1s for=300ms                        hold what travels on one link
-    pause 2 at=1s for=300ms                          a process stands still
+    publish 101 at=150ms count=3 size=10             a source publishes messages
+    drop 2->3 Ack token=2 count=1                    lose datagrams that match; `*` is any node, at= begins later
+    clog 1->2 at=1s for=300ms                        hold the datagrams on one link
+    pause 2 at=1s for=300ms                          a process is paused
     crash 2 at=1s
-    restart 101 at=2s                                a source comes back as a new incarnation
+    restart 101 at=2s                                a source restarts as a new incarnation
     run 900ms
 """
 
@@ -48,12 +48,12 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(us|µs|ms|s)")
 
 
 class BadScenario(ValueError):
-    """A line that cannot be understood; the message names it."""
+    """A line cannot be parsed; the message names it."""
 
 
 @dataclass(slots=True)
 class _Script:
-    """What the commands add up to."""
+    """All commands of a file."""
 
     sites: tuple[NodeId, ...] = ()
     sources: tuple[NodeId, ...] = ()
@@ -69,11 +69,11 @@ class _Script:
 
 
 def play(text: str) -> str:
-    """The trace of a scenario whose commands are `text`."""
-    script = _read(text)
+    """The trace of a script."""
+    script = _parse(text)
     world = World(chance=chance_for("scenario", 0), link_model=lambda _origin, _to: LinkFaults(delay=script.delay))
     recorder = Recorder(world)
-    _Stage(script, world, recorder).play()
+    _RingScenario(script, world, recorder).play()
     return "".join(f"{line}\n" for line in lines(recorder.events, script.sites))
 
 
@@ -91,7 +91,7 @@ def duration(word: str) -> Duration:
     return round(float(found[1]) * UNITS[found[2]])
 
 
-def _read(text: str) -> _Script:
+def _parse(text: str) -> _Script:
     script = _Script()
     for line in text.splitlines():
         words = line.split("#")[0].split()
@@ -193,8 +193,8 @@ def _pair(word: str) -> tuple[NodeId | None, NodeId | None]:
     return (None if origin == "*" else int(origin)), (None if to == "*" else int(to))
 
 
-class _Stage:
-    """A script, staged in a world, with every guarantee but arrival watched: a scenario may end early."""
+class _RingScenario:
+    """A script running in a world. Every guarantee is checked except arrival, because a scenario may end early."""
 
     def __init__(self, script: _Script, world: World, recorder: Recorder) -> None:
         self._script = script
@@ -213,7 +213,6 @@ class _Stage:
         )
 
     def play(self) -> None:
-        """From the first instant to the last."""
         facts = Facts(formation=self._formation, published=self._published)
         self._world.observers.append(
             RingCheckers(facts, [kind for kind in GUARANTEES if kind is not EverythingArrives])

@@ -1,4 +1,4 @@
-"""Each file tells a small story above the line and the whole trace that it must give below it."""
+"""Ring scenarios: each file has a script above the line and the whole expected trace below it."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ import pytest
 
 from scenarios.ring_scenario import RULE_LINE, BadScenario, parts, play
 
-STORIES = sorted((Path(__file__).parent / "rings").glob("*.txt"))
+FILES = sorted((Path(__file__).parent / "rings").glob("*.txt"))
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_the_story_goes_as_it_is_told(story: Path, request: pytest.FixtureRequest) -> None:
-    commands, expected = parts(story.read_text())
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_ring_scenario_gives_the_expected_trace(file: Path, request: pytest.FixtureRequest) -> None:
+    commands, expected = parts(file.read_text())
     trace = play(commands)
     if request.config.getoption("--rewrite", default=False):
-        story.write_text(f"{commands}{RULE_LINE}\n{trace}")
+        file.write_text(f"{commands}{RULE_LINE}\n{trace}")
     else:
         assert trace == expected
 
@@ -28,6 +28,6 @@ def test_the_story_goes_as_it_is_told(story: Path, request: pytest.FixtureReques
         ("drop 2:3 Ack", "no link"),
     ],
 )
-def test_a_line_that_cannot_be_understood_is_named(line: str, complaint: str) -> None:
+def test_a_line_that_cannot_be_parsed_is_named(line: str, complaint: str) -> None:
     with pytest.raises(BadScenario, match=complaint):
         play(line)
