@@ -1,4 +1,4 @@
-"""Calm realms with a steady load, for tests that change one thing."""
+"""Clusters without faults and with a steady load, for tests that change one thing."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,7 +34,7 @@ def fault_free_cluster(
     request_sets: int = 1,
     tree_loss: float | None = None,
 ) -> tuple[Cluster, ClusterCheckers]:
-    """A realm in good weather, watched."""
+    """A cluster without faults, with its checkers."""
     tour = tuple(range(1, sites + 1))
     primary = LoopTopology(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
     link_faults = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)

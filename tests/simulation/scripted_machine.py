@@ -1,4 +1,4 @@
-"""Small machines for tests of the world itself."""
+"""A machine that follows a script, for tests of the world itself."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -14,7 +14,7 @@ DELAY = 5 * MILLISECOND
 
 
 class ScriptedMachine:
-    """Remembers what it hears, and speaks at the times that it was given."""
+    """Records what it receives, and emits the given effects at the given instants."""
 
     def __init__(self, *script: tuple[Instant, Effect]) -> None:
         self.received: list[tuple[Instant, bytes]] = []

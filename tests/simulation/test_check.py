@@ -1,4 +1,4 @@
-"""The two commands of the simulator, as a person types them."""
+"""`fairtape check` and `fairtape trace`."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from fairtape.cli.check import Digest, check, trace
 from fairtape.simulation.ring_run import run_seed
 
 
-def test_check_says_in_one_json_object_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_its_results_as_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--seeds", "3", "--jobs", "1", "--json"], check) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["seeds"], found["failures"]) == (3, [])
@@ -20,7 +20,7 @@ def test_check_says_in_one_json_object_what_it_found(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["digest"] == found["digest"]
 
 
-def test_check_tells_histories_apart_by_their_digest() -> None:
+def test_different_histories_have_different_digests() -> None:
     digests = set()
     for outcomes in ([run_seed(1)], [run_seed(2)], [run_seed(1, loss=0.05)], [run_seed(1), run_seed(2)]):
         digest = Digest()
@@ -31,17 +31,17 @@ def test_check_tells_histories_apart_by_their_digest() -> None:
     assert {len(digest) for digest in digests} == {32}
 
 
-def test_check_tells_a_person_which_world_it_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_describes_the_world_that_it_repeats(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--seed", "7"], check) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("seed 7: 3 sites")
-    assert "1 world in " in told
-    assert "every guarantee held" in told
-    assert told.splitlines()[-1].startswith("  digest ")
+    output = capsys.readouterr().out
+    assert output.startswith("seed 7: 3 sites")
+    assert "1 world in " in output
+    assert "every guarantee held" in output
+    assert output.splitlines()[-1].startswith("  digest ")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (["--seeds", "0"], "--seeds is 0; give from 1 to 1,000,000,000"),
         (["--seeds", str(10**20)], "--seeds is 100,000,000,000,000,000,000; give from 1"),
@@ -51,24 +51,24 @@ def test_check_tells_a_person_which_world_it_repeats(capsys: pytest.CaptureFixtu
         (["--loss", "nan"], "--loss is nan; give from 0 to 0.5, such as 0.05 for 5 %"),
     ],
 )
-def test_check_refuses_nonsense_in_one_sentence(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_check_refuses_invalid_options_in_one_sentence(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments, check) == 2
-    assert complaint in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
-def test_trace_draws_a_picture_that_is_well_formed(tmp_path: Path) -> None:
-    picture = tmp_path / "12.svg"
-    assert run(["12", "--svg", str(picture)], trace) == 0
-    drawing = ElementTree.fromstring(picture.read_text())  # noqa: S314 - our own picture
-    space = "{http://www.w3.org/2000/svg}"
-    texts = {"".join(text.itertext()) for text in drawing.iter(f"{space}text")}
+def test_trace_draws_a_diagram_that_is_well_formed(tmp_path: Path) -> None:
+    diagram = tmp_path / "12.svg"
+    assert run(["12", "--svg", str(diagram)], trace) == 0
+    drawing = ElementTree.fromstring(diagram.read_text())  # noqa: S314 - our own diagram
+    namespace = "{http://www.w3.org/2000/svg}"
+    texts = {"".join(text.itertext()) for text in drawing.iter(f"{namespace}text")}
     assert {"site 1", "source 101", "request", "release"} <= texts
-    assert len(list(drawing.iter(f"{space}circle"))) > 4
+    assert len(list(drawing.iter(f"{namespace}circle"))) > 4
 
 
-def test_trace_prints_the_stretch_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_prints_the_window_that_was_requested(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["12", "--from", "0.5", "--to", "0.6"], trace) == 0
     *lines, verdict = capsys.readouterr().out.splitlines()
     assert verdict == "everything was released everywhere"
@@ -82,7 +82,7 @@ def test_trace_refuses_a_file_that_cannot_be_written(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (["12", "--from", "nan"], "--from is nan; give from 0 to 1,000,000"),
         (["12", "--from", "inf"], "--from is inf; give from 0 to 1,000,000"),
@@ -93,18 +93,18 @@ def test_trace_refuses_a_file_that_cannot_be_written(tmp_path: Path, capsys: pyt
         (["--", "-1"], "SEED is -1; give from 0 to "),
     ],
 )
-def test_trace_refuses_nonsense_in_one_sentence(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_trace_refuses_invalid_options_in_one_sentence(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments, trace) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert complaint in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert error in output.err
+    assert output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("bounds", [("--from", "1"), ("--to", "0.1"), ("--from", "0", "--to", "1e6")])
-def test_trace_draws_whatever_part_of_the_stretch_is_named(bounds: tuple[str, ...], tmp_path: Path) -> None:
-    picture = tmp_path / "12.svg"
-    assert run(["12", "--svg", str(picture), *bounds], trace) == 0
-    ElementTree.fromstring(picture.read_text())  # noqa: S314 - our own picture
+def test_trace_draws_a_window_with_one_bound_or_both(bounds: tuple[str, ...], tmp_path: Path) -> None:
+    diagram = tmp_path / "12.svg"
+    assert run(["12", "--svg", str(diagram), *bounds], trace) == 0
+    ElementTree.fromstring(diagram.read_text())  # noqa: S314 - our own diagram

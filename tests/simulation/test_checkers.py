@@ -1,4 +1,4 @@
-"""Each checker is shown a right history, which it must accept, and wrong ones, which it must not."""
+"""Each checker accepts a correct history and rejects incorrect ones."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,7 +23,7 @@ TEXTS = [b"a", b"b", b"c", b"d"]
 
 
 class History:
-    """Three sites, one source, and a jury that sees everything."""
+    """Three sites, one source, and all checkers."""
 
     def __init__(self, formation: Formation = FORMATION) -> None:
         self.formation = formation
@@ -73,7 +73,7 @@ def breaks(guarantee: str) -> pytest.RaisesExc[Violation]:
     return pytest.RaisesExc(Violation, check=lambda broken: broken.guarantee == guarantee)
 
 
-def test_a_right_history_is_accepted() -> None:
+def test_a_correct_history_is_accepted() -> None:
     history = History()
     history.block(101, b"x")
     history.append(ONE, 1)
@@ -88,18 +88,18 @@ def test_a_right_history_is_accepted() -> None:
     history.checkers.finished(dict.fromkeys((1, 2, 3), FORMATION.scheduled_at(3)))
 
 
-def test_every_guarantee_has_an_essay() -> None:
+def test_every_guarantee_has_a_long_docstring() -> None:
     assert all(len((guarantee.__doc__ or "").split()) > 20 for guarantee in GUARANTEES)
 
 
-def test_one_order_sees_two_messages_under_one_number() -> None:
+def test_one_order_detects_two_messages_under_one_number() -> None:
     history = History()
     history.append(ONE, 1)
     with breaks("OneOrder"):
         history.append(replace(ONE, spans=(replace(ONE.spans[0], bodies=(pack_messages([b"a", b"x"]),)),)), 2)
 
 
-def test_one_order_sees_a_release_that_is_not_what_was_appended() -> None:
+def test_one_order_detects_a_release_that_differs_from_the_append() -> None:
     history = History()
     history.append(ONE, 1, 2)
     with breaks("OneOrder"):
@@ -115,24 +115,24 @@ def test_one_order_sees_a_release_that_is_not_what_was_appended() -> None:
         replace(ONE, count=3),  # a wrong count
     ],
 )
-def test_what_is_missing_or_invented_is_seen(wrong: Ordered) -> None:
+def test_a_missing_or_invented_message_is_detected(wrong: Ordered) -> None:
     with breaks("NoGapNoDuplicateNothingInvented"):
         History().append(wrong, 1)
 
 
-def test_a_token_that_is_appended_twice_is_seen() -> None:
+def test_a_token_that_is_appended_twice_is_detected() -> None:
     history = History()
     history.append(ONE, 1)
     with breaks("NoGapNoDuplicateNothingInvented"):
         history.append(ONE, 1)
 
 
-def test_a_release_without_an_append_is_seen() -> None:
+def test_a_release_without_an_append_is_detected() -> None:
     with breaks("NoGapNoDuplicateNothingInvented"):
         History().release(ONE, 1)
 
 
-def test_fragments_are_put_together_before_they_are_compared() -> None:
+def test_fragments_are_reassembled_before_they_are_compared() -> None:
     history = History()
     long = bytes(range(256)) * 3
     history.facts.published[101, 1][:] = [long]  # type: ignore[index]
@@ -142,12 +142,12 @@ def test_fragments_are_put_together_before_they_are_compared() -> None:
     assert next(history.checkers.checkers[1]._readers[101, 1], None) is None  # type: ignore[attr-defined]
 
 
-def test_source_order_sees_a_skipped_number() -> None:
+def test_source_order_detects_a_skipped_number() -> None:
     with breaks("SourceOrder"):
         History().append(ordered(1, 1, 2, TEXTS[:1]), 1)
 
 
-def test_source_order_sees_an_old_incarnation_that_speaks_again() -> None:
+def test_source_order_detects_messages_of_an_old_incarnation() -> None:
     history = History()
     history.append(ordered(1, 1, 1, TEXTS[:1]), 1)
     history.append(ordered(2, 2, 1, TEXTS[:1], incarnation=2), 1)
@@ -155,26 +155,26 @@ def test_source_order_sees_an_old_incarnation_that_speaks_again() -> None:
         history.append(ordered(3, 3, 2, TEXTS[1:2]), 1)
 
 
-def test_one_token_holder_sees_a_site_out_of_turn() -> None:
+def test_one_token_holder_detects_a_site_without_the_token() -> None:
     with breaks("OneTokenHolder"):
         History().ack(2, 1)
 
 
-def test_one_token_holder_sees_two_contents() -> None:
+def test_one_token_holder_detects_two_contents() -> None:
     history = History()
     history.ack(1, 1)
     with breaks("OneTokenHolder"):
         history.ack(2, 1, Range(101, 1, 1, 1), sender=1)
 
 
-def test_a_site_that_completes_after_the_reform_delay_is_seen() -> None:
+def test_a_site_that_completes_after_the_reform_delay_is_detected() -> None:
     deadline = FORMATION.scheduled_at(1) + TIMING.reform_delay
     History().append(ONE, 1, at=deadline)
     with breaks("CompleteOrReforming"):
         History().append(ONE, 1, at=deadline + 1)
 
 
-def test_a_site_that_waits_in_silence_is_seen() -> None:
+def test_a_site_that_neither_completes_nor_declares_is_detected() -> None:
     with breaks("CompleteOrReforming"):
         History().checkers.finished({1: FORMATION.scheduled_at(1) + TIMING.reform_delay + 1})
 
@@ -185,7 +185,7 @@ def test_a_paused_site_has_the_delay_again_from_its_resumption() -> None:
     history.append(ONE, 1, at=FORMATION.scheduled_at(9) + TIMING.reform_delay)
 
 
-def test_a_release_after_a_declared_failure_is_seen() -> None:
+def test_a_release_after_a_declared_failure_is_detected() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     history.checkers.reported(1, Report(2, 1, Reason.ACK_SILENT, 0), 0)
@@ -193,21 +193,21 @@ def test_a_release_after_a_declared_failure_is_seen() -> None:
         history.release(ONE, 1)
 
 
-def test_an_early_release_is_seen() -> None:
+def test_an_early_release_is_detected() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     with breaks("NeverEarly"):
         history.release(ONE, 1, at=FORMATION.commit_at(1) - 1)
 
 
-def test_a_late_release_that_is_not_marked_is_seen() -> None:
+def test_a_late_release_that_is_not_marked_is_detected() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     with breaks("ReleasedTogether"):
         history.release(ONE, 1, at=FORMATION.commit_at(1) + 1)
 
 
-def test_a_release_that_is_marked_late_without_a_reason_is_seen() -> None:
+def test_a_release_that_is_marked_late_without_a_reason_is_detected() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     history.append(TWO, 1)
@@ -219,9 +219,7 @@ def test_a_release_that_is_marked_late_without_a_reason_is_seen() -> None:
     ("behind", "late"),
     [(1, False), (LATE_AFTER, False), (LATE_AFTER + 1, True), (TIMING.reform_delay, True)],
 )
-def test_a_site_that_stood_still_comes_late_and_says_so_when_it_is_more_than_a_moment(
-    behind: Duration, late: bool
-) -> None:
+def test_a_paused_site_may_release_late_and_marks_it_beyond_the_limit(behind: Duration, late: bool) -> None:
     for marked in (False, True):
         history = History()
         history.append(ONE, 1, 2, 3)
@@ -232,7 +230,7 @@ def test_a_site_that_stood_still_comes_late_and_says_so_when_it_is_more_than_a_m
             history.release(ONE, 1, at=now, late=marked)
 
 
-def test_a_site_that_stood_still_at_another_time_has_no_excuse() -> None:
+def test_a_pause_at_another_time_does_not_excuse_a_late_release() -> None:
     history = History()
     history.append(ONE, 1, 2, 3)
     history.append(TWO, 1)
@@ -241,14 +239,14 @@ def test_a_site_that_stood_still_at_another_time_has_no_excuse() -> None:
         history.release(ONE, 1, at=FORMATION.commit_at(1) + TIMING.reform_delay, late=True)
 
 
-def test_a_release_of_what_too_few_sites_hold_is_seen() -> None:
+def test_a_release_of_what_too_few_sites_hold_is_detected() -> None:
     history = History()
     history.append(ONE, 1)
     with breaks("SurvivesK"):
         history.release(ONE, 1)
 
 
-def test_a_false_claim_is_seen() -> None:
+def test_a_false_claim_is_detected() -> None:
     history = History()
     history.append(ONE, 1, 2)
     history.claims[1] = 1
@@ -256,7 +254,7 @@ def test_a_false_claim_is_seen() -> None:
         history.append(TWO, 1)
 
 
-def test_a_source_that_forgets_too_soon_is_seen() -> None:
+def test_a_source_that_discards_too_soon_is_detected() -> None:
     """K is 1: two sites must hold it."""
     history = History()
     history.facts.forgotten = {101: lambda: ((101, 1), 2)}
@@ -269,7 +267,7 @@ def test_a_source_that_forgets_too_soon_is_seen() -> None:
     history.ack(1, 1, Range(101, 1, 1, 2))
 
 
-def test_two_texts_under_one_nonce_are_seen() -> None:
+def test_two_texts_under_one_nonce_are_detected() -> None:
     history = History()
     history.block(101, b"one")
     history.block(2, b"one")
@@ -277,14 +275,14 @@ def test_two_texts_under_one_nonce_are_seen() -> None:
         history.block(101, b"two")
 
 
-def test_an_acknowledgment_before_its_journal_is_seen() -> None:
+def test_an_acknowledgment_before_its_journal_is_detected() -> None:
     history = History()
     history.append(ONE, 1)
     with breaks("AppendBeforeAck"):
         history.ack(2, 2)
 
 
-def test_what_never_arrives_is_seen() -> None:
+def test_a_message_that_never_arrives_is_detected() -> None:
     history = History()
     (arrival,) = (checker for checker in history.checkers.checkers if isinstance(checker, EverythingArrives))
     arrival.alive = lambda stream: 2 if stream == (101, 1) else 0
@@ -301,7 +299,7 @@ def test_each_guarantee_is_a_class_of_its_own() -> None:
     assert len({guarantee.__name__ for guarantee in GUARANTEES}) == len(GUARANTEES)
 
 
-def test_a_breach_is_a_fault_of_the_code_even_where_it_was_noticed() -> None:
+def test_a_declared_breach_of_the_protocol_is_a_violation() -> None:
     history = History()
     history.checkers.reported(2, Report(3, 1, Reason.ACK_SILENT, 0), 0)
     with breaks("NoProtocolBreach"):

@@ -1,4 +1,4 @@
-"""The clocks of a world: honest ones keep their bound, and their readings can be foretold."""
+"""Simulated clocks: correct ones keep their bound, and the instant of a reading can be computed."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def test_a_piece_reaches_a_time_at_the_first_instant_that_shows_it(piece: Piece,
 
 
 @given(seed=seeds, at=instants, steps=some.booleans())
-def test_an_honest_clock_stays_within_its_bound(seed: int, at: int, steps: bool) -> None:
+def test_a_correct_clock_stays_within_its_bound(seed: int, at: int, steps: bool) -> None:
     clock = drifting_clock(Random(seed), since=EPOCH, until=UNTIL, bound=MILLISECOND, steps=steps, noise=200)
     assert abs(clock.read(at) - at) <= clock.bound + 1
 
@@ -45,7 +45,7 @@ def test_noise_alone_never_turns_a_clock_back(seed: int) -> None:
     assert shown == sorted(shown)
 
 
-def test_a_liar_leaves_its_bound() -> None:
+def test_a_faulty_clock_leaves_its_bound() -> None:
     clock = drifting_clock(Random(3), since=EPOCH, until=UNTIL, bound=MILLISECOND, within=SECOND)
     assert any(abs(clock.read(EPOCH + second * SECOND) - EPOCH - second * SECOND) > clock.bound for second in range(20))
 

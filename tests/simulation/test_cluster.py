@@ -1,4 +1,4 @@
-"""Changes that nobody was forced to: growth, retirement, a clock that goes wrong, and a loop that minds its own."""
+"""Clusters under planned changes: growth, retirement, a clock without reference, and a crash in a secondary loop."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ SEEDS = range(1, 6)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sites_come_and_go_under_load_without_a_gap_and_without_a_late_message(seed: int) -> None:
-    """Growth and retirement are formations that take over at a token to come: the ring does not stop for them."""
+    """Growth and retirement install formations at a future token: the ring does not stop for them."""
     cluster, checkers = fault_free_cluster(sites=5, late_sites=(4, 5), seed=seed)
     load(cluster, since=3_200 * MILLISECOND, until=5_200 * MILLISECOND)
     world = cluster.world
@@ -30,15 +30,15 @@ def test_sites_come_and_go_under_load_without_a_gap_and_without_a_late_message(s
     checkers.finish()
     layouts = [formation.members for formation in checkers.formations()]
     assert [len(members) for members in layouts] == [3, 4, 5, 4, 5]
-    assert not any(formation.first_sequence for formation in checkers.formations()[1:])  # nobody was ever fenced
+    assert not any(formation.first_sequence for formation in checkers.formations()[1:])  # no site was fenced
     old = {site: checkers.late_at[site] for site in (1, 2, 3)}
-    assert old == {1: 0, 2: 0, 3: 0}  # newcomers get the past late; those who were there notice nothing
+    assert old == {1: 0, 2: 0, 3: 0}  # new sites release old messages late; the others release nothing late
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("error", [15 * MILLISECOND, -15 * MILLISECOND, 60 * MILLISECOND])
 def test_a_site_whose_clock_bound_grows_too_large_withdraws_and_returns(seed: int, error: int) -> None:
-    """By planned formations: the others notice nothing, and it releases nothing while its clock cannot be trusted."""
+    """By planned formations: the others are not affected, and it releases nothing while its clock is not accurate."""
     clock = clock_losing_reference(at=EPOCH + SECOND, period=SECOND, error=error, bound=100_000, step=seed % 2 == 0)
     cluster, checkers = fault_free_cluster(sites=4, clocks={2: clock}, seed=seed)
     load(cluster, since=300 * MILLISECOND, until=2_400 * MILLISECOND)
@@ -73,8 +73,8 @@ def test_a_failure_in_a_secondary_loop_delays_nothing_in_the_primary_one(seed: i
     assert len(log) >= 3  # without it, and with it again
 
 
-def test_an_order_to_retire_outlives_the_server_that_was_told() -> None:
-    """The operator speaks once; every reformation server remembers."""
+def test_a_command_to_retire_survives_a_crash_of_the_leading_server() -> None:
+    """The operator sends a command once; every reformation server keeps it."""
     cluster, _ = fault_free_cluster(sites=4)
     cluster.world.run(EPOCH + SECOND)
     cluster.command(OperatorVerb.RETIRE, 3)

@@ -1,4 +1,4 @@
-"""Who is first, where all bid at once: the portal that rotates, against two ways that do not."""
+"""Which region wins simultaneous bids: the rotating portal compared with two other ways to enter."""
 
 import json
 from math import inf
@@ -19,7 +19,7 @@ def test_the_tail_of_chi_square_is_what_tables_print(value: float, freedom: int,
     assert chi_square_tail(value, freedom) == pytest.approx(tail, rel=1e-3)
 
 
-def test_a_way_says_how_unequal_it_is() -> None:
+def test_an_entry_path_measures_how_unequal_it_is() -> None:
     assert EntryPath("equal", (10, 10, 10)).ratio == 1
     assert EntryPath("equal", (10, 10, 10)).p_value == pytest.approx(1)
     assert EntryPath("one", (30, 0, 0)).ratio == inf
@@ -32,7 +32,7 @@ def test_six_regions_are_on_four_continents_and_more_than_an_ocean_apart() -> No
     assert {"New York", "São Paulo", "London", "Tokyo", "Sydney"} <= {city.name for city in regions(6)}
 
 
-def test_one_venue_favours_its_neighbours_and_the_portal_favours_nobody() -> None:
+def test_one_venue_favours_its_neighbours_and_the_portal_favours_no_region() -> None:
     portal, direct, held, cheated = race(1, count=6, races=120)
     assert portal.p_value > 0.001
     assert min(portal.firsts) > 0
@@ -41,30 +41,30 @@ def test_one_venue_favours_its_neighbours_and_the_portal_favours_nobody() -> Non
     assert max(cheated.firsts) == cheated.firsts[-1] >= 0.5 * cheated.races
 
 
-def test_races_are_the_same_again() -> None:
+def test_one_seed_gives_the_same_races_again() -> None:
     assert race(5, count=3, races=20) == race(5, count=3, races=20)
 
 
 def test_the_audit_prints_the_shares_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "entry.svg"
-    arguments = ["entry", "--regions", "2", "--races", "1000", "--jobs", "1", "--json", "--svg", str(picture)]
+    chart = tmp_path / "entry.svg"
+    arguments = ["entry", "--regions", "2", "--races", "1000", "--jobs", "1", "--json", "--svg", str(chart)]
     run(arguments, audit)
     found = json.loads(capsys.readouterr().out)
     assert found["ways"][0]["name"] == "rotating portal"
     assert found["ways"][0]["ratio"] < 1.3
-    assert picture.read_text().count("<rect") == 2 * len(found["ways"])
+    assert chart.read_text().count("<rect") == 2 * len(found["ways"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (["--regions", "1"], "--regions is 1"),
         (["--races", "10"], "--races is 10"),
         (["--races", "1000", "--regions", "2", "--jobs", "0"], "--jobs is 0"),
     ],
 )
-def test_the_audit_refuses_what_says_nothing(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+def test_the_audit_refuses_invalid_options(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["entry", *arguments], audit) == 2
-    assert complaint in capsys.readouterr().err
+    assert error in capsys.readouterr().err

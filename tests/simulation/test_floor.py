@@ -1,4 +1,4 @@
-"""The floor in realms where everything fails: replicas agree, committed trades stay, and liars are found out."""
+"""Floors in clusters with faults: replicas agree, committed trades stay, and a faulty arbiter is accused."""
 
 import json
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def regressions() -> list[int]:
 
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)
-def test_replicas_agree_through_the_upheaval_of(seed: int) -> None:
+def test_replicas_agree_under_the_faults_of_seed(seed: int) -> None:
     outcome = run_floor(seed)
     assert not outcome.failed, outcome.text
     counts = dict(outcome.counts)
@@ -37,10 +37,10 @@ def test_a_floor_that_once_failed_never_fails_again(seed: int) -> None:
     assert not outcome.failed, outcome.text
 
 
-def test_an_arbiter_that_lies_is_accused_by_every_replica() -> None:
-    run = FloorRun(draw(14), faulty=1)
-    run.run()
-    floors = run.floors
+def test_a_faulty_arbiter_is_accused_by_every_replica() -> None:
+    floor_run = FloorRun(draw(14), faulty=1)
+    floor_run.run()
+    floors = floor_run.floors
     assert floors.replicas
     accusations = [
         {(each.number, each.reporter, each.token, each.field) for each in floors.evidence[site]}
@@ -51,8 +51,8 @@ def test_an_arbiter_that_lies_is_accused_by_every_replica() -> None:
     assert all(each == accusations[0] for each in accusations)
 
 
-def test_a_pass_that_proves_no_other_holder_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes counted across formations: the site that held the last token of the old one may hold the next."""
+def test_a_commit_without_another_holder_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are counted across formations: the holder of the last token of one may hold the first of the next."""
     commit = TradeBook.commit
 
     def anywhere(book: TradeBook, token: int, _formed_at: int) -> Iterator[Execution]:
@@ -62,7 +62,7 @@ def test_a_pass_that_proves_no_other_holder_is_found_out(monkeypatch: pytest.Mon
     assert run_floor(1).guarantee == "HeldByN"
 
 
-def test_a_unit_that_appears_from_nowhere_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settlement_that_creates_cash_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Ledger.settle
 
     def generous(
@@ -75,7 +75,7 @@ def test_a_unit_that_appears_from_nowhere_is_found_out(monkeypatch: pytest.Monke
     assert run_floor(14).guarantee == "Conserved"
 
 
-def test_check_names_what_floors_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_counts_the_outputs_of_floors(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--floor", "--seed", "14", "--json"], check) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["worlds"], found["failures"]) == ("floor", [])

@@ -1,4 +1,4 @@
-"""Seeds: smoke, regressions, determinism, and how wide the swarm goes."""
+"""Ring runs: smoke seeds, regressions, determinism, and the variety of configurations."""
 
 import os
 import subprocess
@@ -22,13 +22,13 @@ def regressions() -> list[tuple[int, float | None]]:
 
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)
-def test_every_guarantee_holds_in_the_world_of(seed: int) -> None:
+def test_every_guarantee_holds_in_the_world_of_seed(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.failed, outcome.text
 
 
 @pytest.mark.parametrize(("seed", "loss"), regressions())
-def test_what_once_failed_never_fails_again(seed: int, loss: float | None) -> None:
+def test_a_seed_that_failed_once_does_not_fail_again(seed: int, loss: float | None) -> None:
     outcome = run_seed(seed, loss=loss)
     assert not outcome.failed, outcome.text
 
@@ -36,13 +36,13 @@ def test_what_once_failed_never_fails_again(seed: int, loss: float | None) -> No
 def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:
     """Each smoke seed runs twice under different PYTHONHASHSEED and gives the same trace."""
     program = f"from fairtape.simulation.ring_run import run_seed; print([run_seed(seed) for seed in {TWICE}])"
-    stories = []
+    outputs = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
-        stories.append(done.stdout)
-    assert stories[0] == stories[1]
-    assert stories[0].count(b"digest=") == len(TWICE)
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count(b"digest=") == len(TWICE)
 
 
 def test_a_seed_is_a_whole_configuration_and_loss_is_all_that_can_be_overridden() -> None:
@@ -52,8 +52,8 @@ def test_a_seed_is_a_whole_configuration_and_loss_is_all_that_can_be_overridden(
     assert (lossy.sites, lossy.sources, lossy.tree) == (drawn.sites, drawn.sources, drawn.tree)
 
 
-def test_the_swarm_goes_everywhere() -> None:
-    """A hundred configurations hold each kind of world that the guarantees must survive."""
+def test_configurations_cover_every_kind_of_world() -> None:
+    """A hundred configurations include each kind of world in which the guarantees must hold."""
     worlds = [draw(seed) for seed in range(100)]
     assert {world.loss for world in worlds} == set(LOSSES)
     assert {world.timed for world in worlds} == {True, False}

@@ -1,4 +1,4 @@
-"""What sites trace is what the simulated network really did: every delay, every loss, every request."""
+"""The traces of sites agree with the simulated network: every delay, every loss, every request."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -12,14 +12,14 @@ from fairtape.simulation.recorder import Flight, Sent
 from fairtape.simulation.ring_run import RingRun
 from fairtape.wire.frames import Kind, NodeId
 
-pytestmark = pytest.mark.xdist_group("traces")  # each world is made once, for all tests of it
+pytestmark = pytest.mark.xdist_group("traces")  # each world is run once, for all tests of it
 
 SEEDS = range(12)
 LOSSES = (0.0, 0.05, 0.2)
 
 
 class Traced:
-    """A world whose clocks are right and whose only fault is loss, after it ran."""
+    """A world with true clocks and loss as its only fault, after its run."""
 
     def __init__(self, seed: int, loss: float) -> None:
         drawn = draw(seed, loss=loss)
@@ -46,7 +46,7 @@ class Traced:
         return [trace for trace in self.traces[site] if trace.kind == kind]
 
     def whole(self, site: NodeId) -> list[Trace]:
-        """Of the tokens that came completely, in one part: nothing of them was still on its way at the end."""
+        """The tokens that became complete, in one part, early enough that none of their datagrams was in flight."""
         ended_at = self.run.world.now
         return [
             trace
@@ -61,7 +61,7 @@ def world(request: pytest.FixtureRequest) -> Traced:
     return Traced(*request.param)
 
 
-def test_a_token_that_was_not_asked_for_came_by_itself_after_exactly_this_delay(world: Traced) -> None:
+def test_a_token_without_requests_has_the_delay_of_the_direct_copy(world: Traced) -> None:
     for site in world.run.configuration.sites:
         for trace in world.whole(site):
             direct = world.acks[trace.token, site][0]
@@ -70,7 +70,7 @@ def test_a_token_that_was_not_asked_for_came_by_itself_after_exactly_this_delay(
                 assert trace.came_at == direct.arrives_at
 
 
-def test_copies_tell_what_was_lost_from_what_was_late(world: Traced) -> None:
+def test_copies_distinguish_lost_from_late_acknowledgments(world: Traced) -> None:
     linger = world.run.formation.timing.retry_period
     for site in world.run.configuration.sites:
         for trace in world.whole(site):
@@ -100,8 +100,8 @@ def test_sources_add_up_to_tokens(world: Traced) -> None:
         assert sum(trace.missing for trace in sources) == sum(trace.missing for trace in tokens)
 
 
-def test_a_network_that_loses_nothing_is_asked_for_little(world: Traced) -> None:
-    """Without loss a request is needless: what it asked for came by itself, and the copies say so."""
+def test_without_loss_every_request_gives_a_second_copy(world: Traced) -> None:
+    """Without loss a request is unnecessary: the requested acknowledgment arrives directly, too."""
     if world.run.configuration.loss:
         return
     for site in world.run.configuration.sites:

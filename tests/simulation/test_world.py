@@ -1,4 +1,4 @@
-"""The world turns toy machines exactly as the contract says."""
+"""The world drives machines as their contract says."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_paused_node_gets_everything_late_and_nothing_twice() -> None:
     assert sleeper.woken == [EPOCH + SECOND]
 
 
-def test_a_crashed_node_hears_and_says_nothing() -> None:
+def test_a_crashed_node_receives_and_sends_nothing() -> None:
     world, sender, receiver = fault_free_world(), ScriptedMachine(send_at(SECOND, b"never")), ScriptedMachine()
     add_machines(world, {1: sender, 2: receiver})
     world.at(EPOCH + MILLISECOND, lambda: world.crash(1))
@@ -80,8 +80,8 @@ def test_equal_seeds_give_equal_digests_and_other_seeds_others() -> None:
     assert digests[0] != digests[2]
 
 
-def test_a_machine_that_never_sleeps_is_found_out() -> None:
-    class Restless(ScriptedMachine):
+def test_a_machine_whose_deadline_never_advances_is_detected() -> None:
+    class Spinner(ScriptedMachine):
         def deadline(self) -> Instant | None:
             return EPOCH
 
@@ -90,4 +90,4 @@ def test_a_machine_that_never_sleeps_is_found_out() -> None:
 
     world = fault_free_world()
     with pytest.raises(Spinning, match="node 1"):
-        world.add(1, Restless())
+        world.add(1, Spinner())
