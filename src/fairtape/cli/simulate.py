@@ -93,9 +93,9 @@ BUCKETS: Final = 10  # of the promised time
 HISTOGRAM_WIDTH: Final = 40
 FAILOVER_HEADINGS: Final = ("time to", "least", "median", "99 %", "longest", "of what was promised", "kept in")
 EXPLANATIONS: Final = {
-    "detect": "from the crash until a survivor declares it; promised: Δ_R after the first missing token",
-    "install": "from detection until every survivor is in a new formation; promised: 2 T_R and one write to the\n"
-    "         store, after the reformation server has the report and the leases of the crashed members have ended",
+    "detect": "from the death until a survivor declares it; promised: Δ_R after the token that does not come",
+    "install": "from there until every survivor is in a new formation; promised: 2 T_R and one write to the store\n"
+    "         after the word has come to the reformation server, and the lease of the dead is over",
 }
 
 
@@ -214,17 +214,17 @@ SCALE_HEADINGS: Final = (
     "sites", "loops", "k_p", "tokens", "primary", "others", "NACKs", "at once", "lost", "repairs", "lag ms",
 )  # fmt: skip
 SCALE_NOTE: Final = """
-loops     the number of loops, and the sites of the largest
-k_p       sets of members that take turns in requesting; 1: all request at once
+loops     how many, and how many sites the largest has
+k_p       sets of members that take turns in asking; 1: all ask at once
 primary, others
           control messages per token of a loop
 NACKs, at once
-          requests to the site that received most: per token, and in one token period
-lost      copies per token that the tree lost: the requests to one site that would repair for all others
-repairs   retransmitted datagrams
-lag       from a token's time until the last site held everything through it
+          at the site that was asked most: per token, and in one token period
+lost      copies per token that the tree lost: so often would one site be asked that repairs all others
+repairs   datagrams sent again
+lag       from a token's time until the last site held everything up to it
 
-Formations are installed at the start; there are no reformation servers in these worlds."""
+Formations are installed at the beginning; there are no reformation servers in these worlds."""
 
 
 @click.command()

@@ -55,12 +55,12 @@ class FaultSchedule:
         topology, timing = self.plan.topology, self.plan.topology.primary.timing
         loops = " + ".join(str(len(loop.tour)) for loop in topology.loops)
         names = sorted({type(fault).__name__.lower() for fault in self.faults})
-        also = (("outage", self.outages), ("command", self.commands), ("arrival", self.arrivals))
+        also = (("outage", self.outages), ("order", self.commands), ("arrival", self.arrivals))
         names += [name for name, these in also if these] + ["intruder"] * bool(self.intruder_period)
         return (
             f"{loops} sites, {len(self.plan.reformers)} reformation servers, {len(self.plan.sources)} sources, "
             f"K={topology.resilience}, {topology.excess.value}, {topology.remedy.value}, "
-            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'no faults'}"
+            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'fault-free'}"
         )
 
 
