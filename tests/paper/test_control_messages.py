@@ -38,14 +38,14 @@ class Count(Observer):
     def reported(self, _node: NodeId, report: Report, _now: Instant, /) -> None:
         raise AssertionError(report)
 
-    def befell(self, _node: NodeId, _what: str, _now: Instant, /) -> None:
+    def fault_event(self, _node: NodeId, _what: str, _now: Instant, /) -> None:
         pass
 
 
 def ran(receivers: int, *, messages: int, loss: float = 0.0) -> Count:
     ring = Ring(receivers, timing=TIMING, sources=2, link_faults=LinkFaults(delay=TIMING.retry_period // 4, loss=loss))
     count = Count()
-    ring.world.witnesses.append(count)
+    ring.world.observers.append(count)
     for number in range(messages):
         at = ring.layout.scheduled_at(1) + number * TIMING.token_period // 3
         ring.publish(SOURCE + number % 2, [b"trade %d" % number], at)
@@ -85,7 +85,7 @@ def test_a_ring_that_fell_behind_catches_up_without_a_request() -> None:
     """The acknowledgment after a late one has only just become possible: it is not requested before a hop's time."""
     ring = Ring(5, timing=TIMING, link_faults=LinkFaults(delay=TIMING.retry_period // 4))
     count = Count()
-    ring.world.witnesses.append(count)
+    ring.world.observers.append(count)
     stops_at, goes_on_at = ring.layout.scheduled_at(20), ring.layout.scheduled_at(36)
     ring.world.at(stops_at, lambda: ring.world.pause(1))
     ring.world.at(goes_on_at, lambda: ring.world.resume(1))

@@ -7,7 +7,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.observer import Observer
 from fairtape.wire.frames import Kind, NodeId
-from simulation.calm import TIMING, calm_realm, load
+from simulation.fault_free_cluster import TIMING, fault_free_cluster, load
 
 SITES = 8
 SEEDS = range(1, 4)
@@ -30,9 +30,9 @@ class Watch(Observer):
 
 
 def run(sets: int, seed: int) -> Watch:
-    cluster, checkers = calm_realm(sites=SITES, request_sets=sets, tree_loss=0.03, seed=seed)
+    cluster, checkers = fault_free_cluster(sites=SITES, request_sets=sets, tree_loss=0.03, seed=seed)
     watch = Watch()
-    cluster.world.witnesses.append(watch)
+    cluster.world.observers.append(watch)
     load(cluster, since=300 * MILLISECOND, until=1_500 * MILLISECOND)
     cluster.world.run(EPOCH + 2 * SECOND)
     assert len(checkers.formations()) == 1

@@ -93,7 +93,7 @@ class Assigners(Observer):
     def reported(self, _node: NodeId, _report: Report, _now: Instant, /) -> None:
         pass
 
-    def befell(self, _node: NodeId, _what: str, _now: Instant, /) -> None:
+    def fault_event(self, _node: NodeId, _what: str, _now: Instant, /) -> None:
         pass
 
 
@@ -102,7 +102,7 @@ def test_at_most_one_receiver_assigns_sequence_numbers(timed: bool) -> None:
     """This guarantees that at most one receiver assigns sequence numbers to source messages.  TRMP 2001 §2."""
     ring = Ring(4, timed=timed, resilience=1)
     assigners = Assigners()
-    ring.world.witnesses.append(assigners)
+    ring.world.observers.append(assigners)
     for number in range(30):
         ring.publish(SOURCE, [b"%d" % number], ring.layout.starts_at + number * 20 * MILLISECOND)
     ring.run(3_000 * MILLISECOND)

@@ -1,4 +1,4 @@
-"""How soon a failure is noticed and mended: the promises, what breaks them, and the command that tells."""
+"""Failover: the promised times, how a violation is detected, and `fairtape failover`."""
 
 import json
 
@@ -9,37 +9,37 @@ from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
-from fairtape.simulation.cluster import StoreRoom
-from fairtape.simulation.failover import AT_THE_LATEST, Kept, draw, run_failover
+from fairtape.simulation.cluster import SimulatedStoreAccess
+from fairtape.simulation.failover import AT_THE_LATEST, PromisedTime, draw, run_failover
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 
-consult = StoreRoom.consult
+query = SimulatedStoreAccess.query
 
 
-def slow_to_write(store: StoreRoom, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-    delay, answer = consult(store, node, question)
+def slow_to_write(store: SimulatedStoreAccess, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+    delay, answer = query(store, node, question)
     return (delay + SECOND if isinstance(question, Record) else delay), answer
 
 
 def declares_nothing(
     receiver: ReconfigurableReceiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /
 ) -> None:
-    """A member that never blames anybody."""
+    """A member that never declares a failure."""
 
 
-def test_a_formation_that_comes_too_late_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+def test_a_formation_that_is_installed_too_late_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedStoreAccess, "query", slow_to_write)
     assert run_failover(2).guarantee == "ReformedInTime"
 
 
-def test_a_failure_that_nobody_declares_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reformation server misses the dead only when its lease is over, and that is later than was promised."""
+def test_a_failure_that_no_member_declares_is_detected_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reformation server detects the crash only when the lease has ended, which is later than promised."""
     monkeypatch.setattr(ReconfigurableReceiver, "_declare", declares_nothing)
     assert run_failover(6).guarantee == "DetectedInTime"
 
 
-def test_failures_go_everywhere() -> None:
+def test_seeds_draw_every_kind_of_failure() -> None:
     failures = [draw(seed) for seed in range(100)]
     timings = [failure.plan.topology.primary.timing for failure in failures]
     assert {failure.victims for failure in failures} == {1, 2}
@@ -50,20 +50,22 @@ def test_failures_go_everywhere() -> None:
         assert failure.delay < failure.delay_max < timing.retry_period
 
 
-def world(seed: int, took: Duration, promised: Duration) -> RunOutcome:
-    return RunOutcome(seed=seed, figures=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
+def outcome_of(seed: int, took: Duration, promised: Duration) -> RunOutcome:
+    return RunOutcome(seed=seed, durations=(("detect", took), ("detect" + AT_THE_LATEST, promised)))
 
 
-def test_each_world_is_held_against_its_own_promise() -> None:
-    kept = Kept.of("detect", [world(1, 10, 20), world(2, 30, 30), world(3, 50, 40), RunOutcome(seed=4)])
-    assert kept is not None
-    assert (kept.least, kept.median, kept.p99, kept.longest) == (10, 30, 50, 50)
-    assert kept.shares == (0.5, 1.0, 1.25)
-    assert kept.within == 0.5, "the third was late, and the fourth never came so far"
-    assert Kept.of("detect", [RunOutcome(seed=1)]) is None
+def test_each_world_is_compared_with_its_own_promise() -> None:
+    found = PromisedTime.of(
+        "detect", [outcome_of(1, 10, 20), outcome_of(2, 30, 30), outcome_of(3, 50, 40), RunOutcome(seed=4)]
+    )
+    assert found is not None
+    assert (found.least, found.median, found.p99, found.longest) == (10, 30, 50, 50)
+    assert found.shares == (0.5, 1.0, 1.25)
+    assert found.within == 0.5, "the third was late, and the fourth ended before"
+    assert PromisedTime.of("detect", [RunOutcome(seed=1)]) is None
 
 
-def test_the_command_draws_how_much_of_the_promised_time_was_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_histogram_of_the_promised_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["failover", "--seeds", "2", "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[1].startswith("detect ")
@@ -86,7 +88,7 @@ def test_the_command_gives_the_distribution_as_json(capsys: pytest.CaptureFixtur
 def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(StoreRoom, "consult", slow_to_write)
+    monkeypatch.setattr(SimulatedStoreAccess, "query", slow_to_write)
     assert run(["failover", "--seeds", "1", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
     assert "again: fairtape check --seed 1 --failover" in shown
@@ -96,7 +98,7 @@ def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     assert [each["command"] for each in failures] == ["fairtape check --seed 1 --failover"]
 
 
-@pytest.mark.parametrize(("option", "complaint"), [("--seeds", "--seeds is 0"), ("--jobs", "--jobs is 0")])
-def test_a_mistake_is_refused_in_one_sentence(option: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("option", "error"), [("--seeds", "--seeds is 0"), ("--jobs", "--jobs is 0")])
+def test_a_mistake_is_refused_in_one_sentence(option: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["failover", option, "0"]) == 2
-    assert complaint in capsys.readouterr().err
+    assert error in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A simulator that has never found anything proves nothing: broken machines must be found out, each by its checker."""
+"""Deliberately broken machines must be detected, each by the checker of the guarantee that it breaks."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def forgets_what_one_site_holds(kept: RetentionBuffer, token: int) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_broken_machine_is_found_by(
+def test_a_broken_machine_is_detected_by(
     machine: type, part: str, broken: object, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, part, broken)

@@ -1,4 +1,4 @@
-"""What the network does to datagrams: trees, clogs, partitions, rules and healing."""
+"""The simulated network: trees, clogs, partitions, drop rules and healing."""
 
 from random import Random
 
@@ -18,12 +18,12 @@ NODES = (1, 2, 3, 4, 5, 6)
 
 
 class Wire:
-    """A network and what came out of it."""
+    """A network and what it delivered."""
 
     def __init__(self, link_faults: LinkFaults | None = None, *, tree: Tree | None = None, seed: int = 1) -> None:
         self.arrived: list[tuple[NodeId, bytes]] = []
         self.network = Network(
-            sky=lambda _origin, _to: link_faults or LinkFaults(delay=MILLISECOND),
+            link_model=lambda _origin, _to: link_faults or LinkFaults(delay=MILLISECOND),
             chance=Random(seed),
             deliver=self._deliver,
             tree=tree,
@@ -44,13 +44,13 @@ def ack(token: int) -> bytes:
     return Authenticator(bytes(32)).prove(encode_control(Ack(0, 1, 2, token, 1, 0, 0, 0, 1, ()), 1))
 
 
-def test_a_multicast_reaches_everybody_but_its_sender() -> None:
+def test_a_multicast_reaches_all_nodes_except_its_sender() -> None:
     assert Wire().reached(3) == {1, 2, 4, 5, 6}
 
 
 @given(seed=some.integers(0, 10_000), origin=some.sampled_from(NODES))
-def test_whoever_is_behind_a_lost_edge_of_the_tree_hears_nothing(seed: int, origin: NodeId) -> None:
-    tree = Tree.grown(NODES, 0.3, Random(seed))
+def test_nodes_behind_a_lost_edge_of_the_tree_receive_nothing(seed: int, origin: NodeId) -> None:
+    tree = Tree.random(NODES, 0.3, Random(seed))
     reached = Wire(tree=tree, seed=seed).reached(origin) | {origin}
     towards = {origin: origin}
     parents = [origin, *(node for _, node in tree.outward(origin))]
@@ -60,8 +60,8 @@ def test_whoever_is_behind_a_lost_edge_of_the_tree_hears_nothing(seed: int, orig
 
 
 @given(seed=some.integers(0, 10_000), origin=some.sampled_from(NODES))
-def test_a_tree_leads_from_everywhere_to_everyone(seed: int, origin: NodeId) -> None:
-    tree = Tree.grown(NODES, 0.0, Random(seed))
+def test_a_tree_leads_from_every_node_to_all_others(seed: int, origin: NodeId) -> None:
+    tree = Tree.random(NODES, 0.0, Random(seed))
     assert sorted(node for _, node in tree.outward(origin)) == sorted(set(NODES) - {origin})
 
 
@@ -97,7 +97,7 @@ def test_a_partition_cuts_both_directions_and_new_links_too() -> None:
     assert wire.reached(1) == {2, 3, 4, 5, 6}
 
 
-def test_a_rule_drops_what_it_names_as_often_as_it_says() -> None:
+def test_a_rule_drops_matching_datagrams_up_to_its_count() -> None:
     wire = Wire()
     wire.network.rules.append(Rule(origin=2, to=3, kind=Kind.ACK, token=7, count=1))
     for token in (6, 7, 7):
@@ -105,7 +105,7 @@ def test_a_rule_drops_what_it_names_as_often_as_it_says() -> None:
     assert [summarize_datagram(datagram).tokens for _, datagram in wire.arrived] == [(6,), (7,)]
 
 
-@pytest.mark.parametrize("tree", [None, Tree.grown(NODES, 1.0, Random(1))])
+@pytest.mark.parametrize("tree", [None, Tree.random(NODES, 1.0, Random(1))])
 def test_a_healed_network_loses_and_holds_nothing(tree: Tree | None) -> None:
     wire = Wire(LinkFaults(loss=1.0), tree=tree)
     wire.network.clog(1, 2)

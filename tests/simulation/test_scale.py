@@ -1,4 +1,4 @@
-"""Loops of loops, the smaller ones: what grows with the number of sites, what does not, and the table of it."""
+"""Hierarchies of loops: what grows with the number of sites, and `fairtape scale`."""
 
 import gc
 import json
@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from fairtape.cli import run
-from fairtape.cli.scale import show_scale
+from fairtape.cli.simulate import show_scale
 from fairtape.core.instants import MILLISECOND
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.scale import (
@@ -16,12 +16,12 @@ from fairtape.simulation.scale import (
     TIMING,
     Measured,
     Size,
-    grown_along,
     measure,
+    tree_along,
     uncollected,
 )
 
-pytestmark = pytest.mark.xdist_group("scale")  # one process measures for all of them
+pytestmark = pytest.mark.xdist_group("scale")  # one process measures for all tests
 
 FEW, MANY = 100, 400
 TOKENS = 60
@@ -37,7 +37,7 @@ def rows() -> dict[tuple[int, bool], Measured]:
 Rows = dict[tuple[int, bool], Measured]
 
 
-def test_a_loop_sends_one_control_message_per_token_however_many_sites_there_are(rows: Rows) -> None:
+def test_a_loop_sends_one_control_message_per_token_for_any_number_of_sites(rows: Rows) -> None:
     for row in rows.values():
         assert row.tokens == TOKENS
         assert row.primary_control == 1.0
@@ -54,27 +54,27 @@ def test_every_site_releases_everything_in_the_end(rows: Rows) -> None:
     assert all(row.losses and row.requests and row.repairs for row in rows.values())
 
 
-def test_a_site_is_asked_by_its_own_loops_alone(rows: Rows) -> None:
-    """It hears of far fewer losses than there are, and their number does not follow that of the sites. 2001 §4.1."""
+def test_a_site_receives_requests_only_from_its_own_loops(rows: Rows) -> None:
+    """It gets requests for few of all losses, and their number does not grow with the number of sites. 2001 §4.1."""
     few, many = rows[FEW, False], rows[MANY, False]
     assert many.asked_per_token < many.missed_per_token / 2
     assert many.requests_peak <= many.requests_peak_max < MANY / 4
     assert few.requests_peak <= few.requests_peak_max < FEW / 2
 
 
-def test_where_sets_take_turns_the_number_of_sites_that_ask_at_once_stays_the_same(rows: Rows) -> None:
-    """k_p grows with the loop, so that a set does not. 2001 §5.2."""
+def test_with_request_sets_the_number_of_simultaneous_requests_stays_the_same(rows: Rows) -> None:
+    """k_p grows with the loop, so the size of a set does not. 2001 §5.2."""
     for sites in (FEW, MANY):
         assert rows[sites, True].requests_peak <= 2 * rows[sites, True].size.levels * ASKERS_MAX
         assert rows[sites, True].requests < rows[sites, False].requests
         assert rows[sites, True].repairs < rows[sites, False].repairs
 
 
-def test_nothing_that_was_promised_is_broken(rows: Rows) -> None:
+def test_no_promise_of_any_row_is_broken(rows: Rows) -> None:
     assert [sentence for row in rows.values() for sentence in row.broken()] == []
 
 
-def test_a_broken_promise_is_told_in_a_sentence(rows: Rows) -> None:
+def test_a_broken_promise_is_described_in_a_sentence(rows: Rows) -> None:
     worse = replace(rows[FEW, True], complete=False, primary_control=1.5, secondary_control=2.0, requests_peak=99)
     assert worse.broken() == [
         "100 sites, k_p 2: some sites have not released everything",
@@ -95,7 +95,7 @@ def test_three_levels_of_loops_work_as_well() -> None:
     assert row.loops > 5
 
 
-def test_progress_is_told_from_the_first_token_to_the_last() -> None:
+def test_progress_is_reported_from_the_first_token_to_the_last() -> None:
     shares: list[float] = []
     measure(Size(sites=9, tokens=4), shares.append)
     assert shares == [0.25, 0.5, 0.75, 1.0]
@@ -106,18 +106,18 @@ def loop(number: int, *members: int) -> Formation:
 
 
 def test_the_tree_follows_the_loops() -> None:
-    """The source feeds the backbone of junctions, and whoever is behind a junction is in its loop."""
+    """The source is connected to the backbone of junctions, and all nodes behind a junction are in its loop."""
     loops = [loop(0, 11, 21, 31), loop(1, 11, 12, 13), loop(2, 21, 22, 23), loop(3, 31, 32, 33)]
-    tree = grown_along(loops, SOURCE, 0.1, Random(5))
+    tree = tree_along(loops, SOURCE, 0.1, Random(5))
     walk = [SOURCE, *(node for _, node in tree.outward(SOURCE))]
     assert sorted(walk) == [11, 12, 13, 21, 22, 23, 31, 32, 33, SOURCE]
-    nearer = {node: walk[parent] for parent, node in tree.outward(SOURCE)}
+    parent_of = {node: walk[parent] for parent, node in tree.outward(SOURCE)}
     for each in loops[1:]:
-        assert all(nearer[member] in each.members for member in each.members[1:])
-    assert nearer[11] == SOURCE
+        assert all(parent_of[member] in each.members for member in each.members[1:])
+    assert parent_of[11] == SOURCE
 
 
-def test_the_collector_is_off_for_a_while_and_as_it_was_afterwards() -> None:
+def test_the_garbage_collector_is_disabled_and_then_restored() -> None:
     assert gc.isenabled()
     with uncollected():
         assert not gc.isenabled()
@@ -156,7 +156,7 @@ def test_a_run_that_ends_too_soon_is_not_called_complete(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (["--sites", "5"], "--sites is 5; give from 9 to 20,000"),
         (["--sites", "100", "--levels", "1"], "--levels is 1; give 2 or more"),
@@ -166,7 +166,7 @@ def test_a_run_that_ends_too_soon_is_not_called_complete(capsys: pytest.CaptureF
     ],
 )
 def test_a_mistake_is_refused_in_one_sentence(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["scale", *arguments]) == 2
-    assert complaint in capsys.readouterr().err
+    assert error in capsys.readouterr().err

@@ -202,7 +202,7 @@ class Ring:
             members, timing=timing, starts_at=EPOCH + timing.token_period, resilience=resilience, timed=timed
         )
         self.keys = Keys.from_secret(b"a ring", members, range(SOURCE, SOURCE + sources))
-        self.world = World(chance=Random(seed), sky=lambda _origin, _to: faults)
+        self.world = World(chance=Random(seed), link_model=lambda _origin, _to: faults)
         self._clocks = clocks or {}
         self.receivers = {site: self._add_receiver(site) for site in members}
         self.sources = {node: self._add_source(node) for node in range(SOURCE, SOURCE + sources)}

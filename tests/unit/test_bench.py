@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.bench import edge
-from fairtape.bench.figures import Processors, percentile
+from fairtape.bench.figures import Processors
 from fairtape.bench.reading import MIX, PER_TOKEN, itch_day, write_journal
 from fairtape.bench.receivers import ReceiverTally
 from fairtape.bench.report import Figures, problems_of
@@ -13,7 +13,7 @@ from fairtape.bench.ring import SEGMENTS_KEPT, kept_short, trim
 from fairtape.bench.senders import STAMP
 from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
-from fairtape.core.instants import MICROSECOND, MILLISECOND
+from fairtape.core.instants import MILLISECOND
 from fairtape.formats.itch.columns import from_arrow, to_arrow
 from fairtape.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
@@ -82,14 +82,6 @@ def test_only_the_last_segments_of_a_journal_are_kept(tmp_path: Path) -> None:
 def test_a_journal_that_is_not_there_yet_is_no_hindrance(tmp_path: Path) -> None:
     with kept_short([tmp_path / "later"]):
         trim(tmp_path / "later")
-
-
-def test_percentiles_count_every_value_and_none_gives_nothing() -> None:
-    values = [value * MICROSECOND for value in range(100)]
-    assert percentile(values, 0.5) == 50 * MICROSECOND
-    assert percentile(values, 0.99) == 99 * MICROSECOND
-    assert percentile(values, 1.0) == 99 * MICROSECOND
-    assert percentile([], 0.5) == 0.0
 
 
 def test_the_share_that_the_host_took_is_that_of_the_time_between() -> None:

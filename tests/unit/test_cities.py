@@ -1,9 +1,11 @@
 """The nine-city world is complete, symmetric and physically possible."""
 
 from itertools import combinations
+from math import asin, cos, radians, sin, sqrt
 
 import pytest
 
+from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.timing import PROFILES
 from fairtape.simulation.cities import (
     CITIES,
@@ -11,13 +13,26 @@ from fairtape.simulation.cities import (
     WITHIN_CITY,
     City,
     city,
-    distance_km,
     faults_between,
-    light_round_trip,
     round_trip,
 )
 
 PAIRS = list(combinations(CITIES, 2))
+EARTH_RADIUS_KM = 6_371.0
+FIBRE_KM_PER_MS = 299.792_458 / 1.468  # light in standard single-mode fibre
+
+
+def distance_km(one: City, other: City) -> float:
+    """Along the great circle, by the haversine formula."""
+    north, other_north = radians(one.latitude), radians(other.latitude)
+    across = sin((other_north - north) / 2) ** 2
+    along = sin(radians(other.longitude - one.longitude) / 2) ** 2
+    return 2 * EARTH_RADIUS_KM * asin(sqrt(across + cos(north) * cos(other_north) * along))
+
+
+def light_round_trip(one: City, other: City) -> Duration:
+    """The round trip in a fibre along the great circle: a lower bound for any network."""
+    return int(2 * distance_km(one, other) / FIBRE_KM_PER_MS * MILLISECOND)
 
 
 def names(pair: tuple[City, City]) -> str:

@@ -1,18 +1,9 @@
-"""Percentiles, and what the system says about a process and about itself."""
+"""What the system says about a process and about itself."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-
-def percentile(values: Sequence[int], share: float) -> float:
-    """The value below which this share of the values lies; 0 where there are none."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return float(ordered[min(int(share * len(ordered)), len(ordered) - 1)])
 
 
 def resident_bytes(pid: int | None = None) -> int:

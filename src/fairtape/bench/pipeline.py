@@ -24,10 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from fairtape.bench.figures import percentile, resident_bytes
+from fairtape.bench.figures import resident_bytes
 from fairtape.bench.report import Figures
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.core.percentiles import percentile
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX
@@ -189,8 +190,8 @@ def stream_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) 
     query.stop()
     delays = sorted(_delays(table, released_at))
     return {
-        "stream_p50_ms": percentile(delays, 0.5) / MILLISECOND,
-        "stream_p99_ms": percentile(delays, 0.99) / MILLISECOND,
+        "stream_p50_ms": percentile(delays, 0.5, 0) / MILLISECOND,
+        "stream_p99_ms": percentile(delays, 0.99, 0) / MILLISECOND,
     }
 
 

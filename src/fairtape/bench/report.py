@@ -5,10 +5,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Final, TypeAlias
 
-from fairtape.bench.figures import percentile
 from fairtape.bench.ring import RingOutcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
 from fairtape.core.instants import MICROSECOND
+from fairtape.core.percentiles import percentile
 from fairtape.core.timing import profile
 from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE
@@ -144,7 +144,7 @@ def _latency(base: Setting, rounds: int, step: Step) -> Figures:
             losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
     real_time: Figures = {"real_time": all(each.real_time for each in singles + losses)}
     for share in (50, 99):
-        late = [percentile(each, share / 100) / MICROSECOND for each in sleepers]
+        late = [percentile(each, share / 100, 0) / MICROSECOND for each in sleepers]
         real_time |= _spread(f"bare_sleep_error_p{share}_us", late, 1)
     return real_time | _errors("single", singles) | _errors("lossy", losses)
 

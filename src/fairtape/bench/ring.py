@@ -18,13 +18,14 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.figures import Processors, percentile
+from fairtape.bench.figures import Processors
 from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
+from fairtape.core.percentiles import percentile
 from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal.format import SUFFIX
@@ -254,11 +255,11 @@ def _outcome(
         releases=len(errors),
         late_releases=sum(tally.late_releases for tally in tallies),
         late_fraction=sum(tally.late_messages for tally in tallies) / max(sum(tally.messages for tally in tallies), 1),
-        release_error_p50_us=percentile(errors, 0.5) / MICROSECOND,
-        release_error_p99_us=percentile(errors, 0.99) / MICROSECOND,
+        release_error_p50_us=percentile(errors, 0.5, 0) / MICROSECOND,
+        release_error_p99_us=percentile(errors, 0.99, 0) / MICROSECOND,
         release_error_max_us=max(errors, default=0) / MICROSECOND,
-        latency_p50_ms=percentile(latencies, 0.5) / MILLISECOND,
-        latency_p99_ms=percentile(latencies, 0.99) / MILLISECOND,
+        latency_p50_ms=percentile(latencies, 0.5, 0) / MILLISECOND,
+        latency_p99_ms=percentile(latencies, 0.99, 0) / MILLISECOND,
         memory={account.site: account.tally.memory for account in sorted(accounts, key=lambda each: each.site)},
         recoveries=sum(account.requests for account in accounts),
         dropped=sum(account.dropped for account in accounts),

@@ -66,21 +66,24 @@ COMMANDS: Final = {
     ),
     "audit": CommandEntry(
         "Simulation and measurement",
-        "fairtape.cli.audit",
+        "fairtape.cli.simulate",
         "audit",
         "Measure fairness: which region wins simultaneous bids.",
     ),
     "trace": CommandEntry(
-        "Simulation and measurement", "fairtape.cli.check", "trace", "Replay one simulated ring and show what happened."
+        "Simulation and measurement", "fairtape.cli.check", "trace", "Repeat one simulated world and show its trace."
     ),
     "failover": CommandEntry(
         "Simulation and measurement",
-        "fairtape.cli.failover",
+        "fairtape.cli.simulate",
         "failover",
-        "Simulate failures and measure recovery times.",
+        "Crash members and measure how soon the others go on.",
     ),
     "scale": CommandEntry(
-        "Simulation and measurement", "fairtape.cli.scale", "scale", "Simulate up to 10,000 sites and count their work."
+        "Simulation and measurement",
+        "fairtape.cli.simulate",
+        "scale",
+        "Grow loops to 10,000 sites and count the work of each site.",
     ),
     "bench": CommandEntry(
         "Simulation and measurement", "fairtape.cli.bench", "bench", "Measure fairtape here, next to a yardstick."

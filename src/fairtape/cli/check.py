@@ -1,8 +1,8 @@
-"""`fairtape check`: run many simulated worlds and look for one in which a guarantee breaks."""
+"""`fairtape check` and `fairtape trace`: check the guarantees in simulated worlds; show one world in detail."""
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -10,37 +10,34 @@ from pathlib import Path
 from typing import Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fairtape.cli.simulate import JOBS_MAX, SEED_MAX, SEEDS_MAX, with_progress
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
-from fairtape.simulation import configuration as swarm
+from fairtape.simulation import configuration as configurations
 from fairtape.simulation import failover as failovers
-from fairtape.simulation import fault_schedule as upheaval
+from fairtape.simulation import fault_schedule as fault_schedules
 from fairtape.simulation.campaign import CampaignTally, Distribution, Run, campaign, cores, replay_command
 from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor import run_floor
-from fairtape.simulation.ring_run import RingRun, RunOutcome, judge, run_seed
-from fairtape.simulation.scenario import lines
+from fairtape.simulation.recorder import lines
+from fairtape.simulation.ring_run import RingRun, RunOutcome, check_run, run_seed
 from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
 from fairtape.simulation.world import EPOCH
 
-SEED_MAX: Final = 10**18
-SEEDS_MAX: Final = 10**9
-JOBS_MAX: Final = 256
 DIGEST_SIZE: Final = 16
+SECONDS_MAX: Final = 1e6  # no world lasts that long
 
 
 @click.command()
 @click.option("--seeds", default=100, show_default=True, help="How many worlds to run.")
-@click.option("--seed", type=int, help="Run this one world again, exactly as it was.")
-@click.option("--healing", is_flag=True, help="Worlds with reformation servers, in which everything fails and heals.")
-@click.option("--failover", is_flag=True, help="Calm worlds in which members die: how long does it take to go on?")
-@click.option("--floor", is_flag=True, help="Worlds as with --healing, in which every site runs a trading floor.")
+@click.option("--seed", type=int, help="Repeat this one world exactly.")
+@click.option("--healing", is_flag=True, help="Whole deployments, in which every kind of node fails and restarts.")
+@click.option("--failover", is_flag=True, help="Deployments without link faults, in which one or two members crash.")
+@click.option("--floor", is_flag=True, help="As --healing, with a trading floor at every site.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -59,19 +56,19 @@ def check(
 ) -> None:
     """Run simulated worlds and check every guarantee in each.
 
-    Each world is drawn from a seed: its sites, timing, weather and faults. A world is one ring, or with --healing a
-    whole deployment: loops, reformation servers and their store, under crashes, pauses, partitions, bad clocks, lost
-    journals, growth, retirement and strangers. When all is healed every message must be in every journal. With
-    --failover nothing is wrong but that one or two members die, and the times that are promised must be kept. With
-    --floor the same befalls a floor: its replicas must make the same trades, committed ones must stay, and cash and
-    shares must add up to the last unit.
+    Each world is drawn from a seed: its sites, timing, links and faults. A world is one ring, or with --healing a whole
+    deployment: loops, reformation servers and their store, under crashes, pauses, partitions, clock errors, lost
+    journal entries, growth, retirement and injected datagrams. After all faults have ended, every message must be in
+    every journal. With --failover the only fault is that one or two members crash, and the promised times must be kept.
+    With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
+    and cash and shares must add up exactly.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
-    The digest covers everything that was sent and released in these worlds, and when. It is the same on every machine
-    with the same version of fairtape, whatever the number of jobs: equal digests, equal histories.
+    The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
+    with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
     """
-    _refuse(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
+    _check_options(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
     kind = _choose({"--healing": healing, "--failover": failover, "--floor": floor}, loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
@@ -81,7 +78,7 @@ def check(
     digest = Digest()
     began_at = time.perf_counter()
     outcomes = campaign(chosen, kind.run, jobs=at_once)
-    for outcome in outcomes if as_json else _with_bar(outcomes, len(chosen)):
+    for outcome in with_progress(outcomes, "worlds", len(chosen), quiet=as_json):
         tally.add(outcome)
         digest.add(outcome)
         if outcome.failed and not as_json:
@@ -97,13 +94,13 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """One kind of worlds."""
+    """One kind of world."""
 
     name: str
     run: Run
     describe: Callable[[int], str]
-    options: tuple[str, ...]  # that choose these worlds on the command line
-    counted: str  # what a world had that `reforming` counts
+    options: tuple[str, ...]  # the command line options that choose this kind
+    counted: str  # the meaning of `reforming`
 
 
 def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
@@ -117,7 +114,7 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
     return RunKind(
         "ring",
         partial(run_seed, loss=loss),
-        lambda seed: swarm.draw(seed, loss=loss).describe(),
+        lambda seed: configurations.draw(seed, loss=loss).describe(),
         () if loss is None else ("--loss", f"{loss:g}"),
         "declared a failure",
     )
@@ -125,16 +122,18 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
 
 KINDS: Final = {
     "--healing": RunKind(
-        "healing", run_cluster, lambda seed: upheaval.draw(seed).describe(), ("--healing",), "had to reform"
+        "healing", run_cluster, lambda seed: fault_schedules.draw(seed).describe(), ("--healing",), "had to reform"
     ),
     "--failover": RunKind(
         "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
     ),
-    "--floor": RunKind("floor", run_floor, lambda seed: upheaval.draw(seed).describe(), ("--floor",), "had to reform"),
+    "--floor": RunKind(
+        "floor", run_floor, lambda seed: fault_schedules.draw(seed).describe(), ("--floor",), "had to reform"
+    ),
 }
 
 
-def _refuse(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
+def _check_options(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
@@ -142,13 +141,12 @@ def _refuse(*, seeds: int, seed: int | None, loss: float | None, jobs: int | Non
 
 
 class Digest:
-    """One number for the histories of many worlds, in whatever order they end: their own digests, hashed and added."""
+    """One digest of the histories of many worlds, independent of their order: the sum of their hashed digests."""
 
     def __init__(self) -> None:
         self._sum = 0
 
     def add(self, outcome: RunOutcome) -> None:
-        """One more world."""
         history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
         self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
 
@@ -156,38 +154,27 @@ class Digest:
         return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
-def _with_bar(outcomes: Iterator[RunOutcome], total: int) -> Iterator[RunOutcome]:
-    columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("worlds", total=total)
-        for outcome in outcomes:
-            yield outcome
-            bar.advance(task)
-
-
 def _summary(tally: CampaignTally, seconds: float, kind: RunKind) -> str:
     verdict = f"{len(tally.failures)} broke a guarantee" if tally.failures else "every guarantee held"
     worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
         f"{worlds} in {seconds:.1f} s: {verdict}.\n"
-        f"  {tally.lively} delivered everything everywhere, {tally.reforming} {kind.counted}; "
+        f"  {tally.all_delivered} delivered everything everywhere, {tally.reforming} {kind.counted}; "
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
-        + "".join(f"\n  {_told(name, took)}" for name, took in _distributions(tally))
-        + (f"\n  {_counted(tally)}" if tally.counts else "")
+        + "".join(f"\n  {_distribution_text(name, took)}" for name, took in _distributions(tally))
+        + (f"\n  {_counts_text(tally)}" if tally.counts else "")
     )
 
 
-def _counted(tally: CampaignTally) -> str:
-    """What happened how often, over all worlds and replicas."""
+def _counts_text(tally: CampaignTally) -> str:
     return "at all replicas: " + ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
 
 
 def _distributions(tally: CampaignTally) -> list[tuple[str, Distribution]]:
-    return [(name, Distribution.of(took)) for name, took in sorted(tally.figures.items())]
+    return [(name, Distribution.of(took)) for name, took in sorted(tally.durations.items())]
 
 
-def _told(name: str, took: Distribution) -> str:
+def _distribution_text(name: str, took: Distribution) -> str:
     return (
         f"to {name}: {took.count:,} times, median {took.median / 1e6:.1f} ms, "
         f"99 % within {took.p99 / 1e6:.1f} ms, longest {took.longest / 1e6:.1f} ms"
@@ -212,7 +199,7 @@ def _fields(tally: CampaignTally, seconds: float, kind: RunKind, jobs: int) -> d
         "datagrams": tally.deliveries,
         "messages": tally.messages,
         "late_releases": tally.late,
-        "delivered_everything": tally.lively,
+        "delivered_everything": tally.all_delivered,
         "declared_a_failure": tally.reforming,
         "seconds": round(seconds, 3),
         "jobs": jobs,
@@ -229,39 +216,34 @@ def _fields(tally: CampaignTally, seconds: float, kind: RunKind, jobs: int) -> d
     }
 
 
-# `fairtape trace`: what happened in one simulated world, as text or as a picture.
-
-SECONDS_MAX: Final = 1e6  # no world lasts as long
-
-
 @click.command()
 @click.argument("seed", type=int)
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw the space-time diagram into this file.")
-@click.option("--from", "since", type=float, help="Begin so many seconds after the world's start.")
-@click.option("--to", "until", type=float, help="End so many seconds after the world's start.")
+@click.option("--from", "since", type=float, help="Begin this many seconds after the start of the world.")
+@click.option("--to", "until", type=float, help="End this many seconds after the start of the world.")
 @click.option("--loss", type=float, help="The share of datagrams lost, as it was given to `fairtape check`.")
 def trace(*, seed: int, svg: Path | None, since: float | None, until: float | None, loss: float | None) -> None:
-    """Run one simulated world again and show what happened.
+    """Repeat one simulated world and show its trace.
 
-    Without --svg the trace is printed. Without --from and --to a stretch is chosen in which something is repaired.
+    Without --svg the trace is printed. Without --from and --to a window with repairs is chosen.
     """
-    _refuse_trace(seed=seed, since=since, until=until, loss=loss)
+    _check_trace_options(seed=seed, since=since, until=until, loss=loss)
     configuration = draw(seed, loss=loss)
-    trial = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
-    verdict = _run(trial)
-    assert trial.recorder is not None
-    happenings = trial.recorder.happenings
+    run = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
+    verdict = _verdict(run)
+    assert run.recorder is not None
+    events = run.recorder.events
     timing = configuration.timing
-    if since is not None and _instant(since, 0) > trial.world.now:
-        raise UserError(f"--from is {since:g}; this world ends after {(trial.world.now - EPOCH) / SECOND:.6f} s")
-    chosen = choose_window(happenings, period=timing.token_period, commit_delay=timing.commit_delay)
+    if since is not None and _instant(since, 0) > run.world.now:
+        raise UserError(f"--from is {since:g}; this world ends after {(run.world.now - EPOCH) / SECOND:.6f} s")
+    chosen = choose_window(events, period=timing.token_period, commit_delay=timing.commit_delay)
     window = _window(since, until, chosen)
     if svg is None:
-        shown = [one for one in happenings if window.since <= one.at <= window.until]
+        shown = [one for one in events if window.since <= one.at <= window.until]
         click.echo("\n".join([*lines(shown, configuration.sites), verdict]))
         return
-    picture = draw_svg(
-        happenings,
+    diagram = draw_svg(
+        events,
         window=window,
         sources=configuration.sources,
         sites=configuration.sites,
@@ -269,23 +251,21 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
         subtitle=configuration.describe(),
     )
     try:
-        svg.write_text(picture, encoding="utf-8")
+        svg.write_text(diagram, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--svg is {svg}; it cannot be written ({error.strerror}), give another file") from None
-    click.echo(
-        f"{svg}: {count_flights(happenings, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s"
-    )
+    click.echo(f"{svg}: {count_flights(events, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s")
 
 
-def _run(trial: RingRun) -> str:
-    lively, broken = judge(trial)
+def _verdict(run: RingRun) -> str:
+    all_delivered, broken = check_run(run)
     if broken is not None:
         return f"broke {broken}"
-    return "everything was released everywhere" if lively else "safe, with a failure declared or injected"
+    return "everything was released everywhere" if all_delivered else "safe, with a failure declared or injected"
 
 
 def _window(since: float | None, until: float | None, chosen: Window) -> Window:
-    """What was asked for; an end that was not given is the chosen one, or as far away as the chosen stretch is long."""
+    """The requested window; a bound that was not given comes from the chosen window or from its width."""
     width = chosen.until - chosen.since
     begins_at = _instant(since, min(chosen.since, _instant(until, NEVER) - width))
     return Window(max(begins_at, EPOCH), _instant(until, max(chosen.until, begins_at + width)))
@@ -295,7 +275,7 @@ def _instant(seconds: float | None, otherwise: Instant) -> Instant:
     return otherwise if seconds is None else EPOCH + round(seconds * SECOND)
 
 
-def _refuse_trace(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
+def _check_trace_options(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
     check_within("SEED", seed, 0, SEED_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
     check_within("--from", since, 0.0, SECONDS_MAX)

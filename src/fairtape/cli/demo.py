@@ -95,7 +95,7 @@ def _in_one_sentence() -> Iterator[None]:
 def show_floor(ctx: click.Context) -> NoReturn:
     """Play the session, tell it, and end the command."""
     from fairtape.demo.trading_floor import TradingFloor
-    from fairtape.simulation.facts import Violation
+    from fairtape.simulation.observer import Violation
 
     session = TradingFloor()
     try:

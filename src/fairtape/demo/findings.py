@@ -8,11 +8,12 @@ from pathlib import Path
 
 from fairtape.core.effects import Release
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
+from fairtape.core.percentiles import percentile
 from fairtape.demo.audit import CustomerVerdict, judge
 from fairtape.demo.customers import RegionAccounts
 from fairtape.demo.delays import Delays
 from fairtape.demo.reformers import FormationNews
-from fairtape.demo.tally import DemoTally, percentile
+from fairtape.demo.tally import DemoTally
 from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, DemoWorld, WorldPlan, name_of
 from fairtape.journal import AuditReport, JournalEntry, JournalReader, compare, verify
 from fairtape.net.driver import may_run_in_real_time
@@ -167,8 +168,8 @@ def find(
         problem=problem,
         releases=marks.releases,
         late=marks.late,
-        spread_p50=percentile(marks.spreads, 0.5),
-        spread_p99=percentile(marks.spreads, 0.99),
+        spread_p50=percentile(marks.spreads, 0.5, None),
+        spread_p99=percentile(marks.spreads, 0.99, None),
         delay_p50=marks.delays.percentile(0.5),
         delay_p99=marks.delays.percentile(0.99),
         delay_max=marks.delays.most,

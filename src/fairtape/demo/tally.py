@@ -179,10 +179,3 @@ class DemoTally:
                 self.spreads.append(max(on_time) - min(on_time))
         elif len(self._releases) > UNFINISHED_MAX:
             del self._releases[next(iter(self._releases))]
-
-
-def percentile(values: list[int], share: float) -> int | None:
-    """The value that this share of all values does not exceed; None where there is none."""
-    if not values:
-        return None
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]

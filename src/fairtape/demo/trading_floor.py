@@ -71,23 +71,23 @@ class TradingFloor(Observer):
         self._told: list[str] = []
         self._last_at: Instant = 0
         self._stood_still = 0
-        self.realm = Cluster(self._plan(seed))
-        self.guardians = ClusterCheckers(self.realm)
+        self.cluster = Cluster(self._plan(seed))
+        self.checkers = ClusterCheckers(self.cluster)
         arbiters = {site: FIRST_ARBITER + place for place, site in enumerate(SITES)}
-        self.floors = FloorReplicas(self.realm, self._floor, commit_passes=COMMIT_PASSES, arbiters=arbiters)
-        self.realm.world.witnesses += [self.guardians, self.floors, self]
-        self.realm.settle()
+        self.floors = FloorReplicas(self.cluster, self._floor, commit_passes=COMMIT_PASSES, arbiters=arbiters)
+        self.cluster.world.observers += [self.checkers, self.floors, self]
+        self.cluster.start()
         self._schedule()
 
     def play(self) -> Iterator[str]:
         """The whole session; what there is to tell, as it happens."""
-        world = self.realm.world
+        world = self.cluster.world
         yield f"five sites, and traders in {', '.join(each.name for each in CITIES[: len(CONTINENTS)])}"
-        while world.now < EPOCH + CLOSES_AT or (why_unsettled(self.realm) and world.now < EPOCH + SETTLED_BY):
+        while world.now < EPOCH + CLOSES_AT or (why_unsettled(self.cluster) and world.now < EPOCH + SETTLED_BY):
             world.run(world.now + SECOND // 2)
             yield from self._told
             self._told.clear()
-        self.guardians.finish()
+        self.checkers.finish()
         self.floors.finish()
 
     def closing(self) -> Closing:
@@ -109,7 +109,7 @@ class TradingFloor(Observer):
 
     def _shares(self) -> dict[str, int]:
         floor, traded = self._floor(), Counter[str]()
-        for entry in self.realm.shelves[self._watched].entries:
+        for entry in self.cluster.journals[self._watched].entries:
             if isinstance(entry, Ordered):
                 for output in floor.apply(entry):
                     if isinstance(output, TentativeFill):
@@ -122,7 +122,7 @@ class TradingFloor(Observer):
         """Watch the trades at one site that is not killed."""
         if node != self._watched or not self.floors.replicas[node].floor.report(ordered.token):
             return
-        at = self.realm.world.now
+        at = self.cluster.world.now
         self._stood_still = max(self._stood_still, at - self._last_at) if self._last_at else 0
         self._last_at = at
 
@@ -132,34 +132,34 @@ class TradingFloor(Observer):
             self._tell(text)
 
     def _tell(self, text: str) -> None:
-        self._told.append(f"{(self.realm.world.now - EPOCH) / SECOND:7.3f} s  {text}")
+        self._told.append(f"{(self.cluster.world.now - EPOCH) / SECOND:7.3f} s  {text}")
 
     # What is done.
 
     def _schedule(self) -> None:
-        world, realm = self.realm.world, self.realm
+        world, cluster = self.cluster.world, self.cluster
         self._watched = SITES[-1]
-        world.at(EPOCH + OPENS_AT - SECOND, partial(realm.publish, OPERATOR, [*self._opening()]))
+        world.at(EPOCH + OPENS_AT - SECOND, partial(cluster.publish, OPERATOR, [*self._opening()]))
         for place in range(len(CONTINENTS)):
             for at in range(OPENS_AT, CLOSES_AT - SECOND, ORDER_PERIOD):
                 later = self._chance.randrange(ORDER_PERIOD)
-                world.at(EPOCH + at + later, partial(realm.publish, FIRST_GATEWAY + place, [self._order(place)]))
+                world.at(EPOCH + at + later, partial(cluster.publish, FIRST_GATEWAY + place, [self._order(place)]))
         world.at(EPOCH + KILLED_AT, self._kill)
 
     def _kill(self) -> None:
-        leader = self.realm.leader()
+        leader = self.cluster.leader()
         assert leader is not None
         formation = leader.primary.formation
         assert formation is not None
-        token = formation.current(self.realm.world.now) + 1
+        token = formation.current(self.cluster.world.now) + 1
         victim = formation.holder(token if formation.holder(token) != self._watched else token + 1)
         self._tell(f"the arbiter's site in {CITIES[victim - 1].name} is killed, with the token on its way to it")
-        self.realm.world.crash(victim)
-        self.realm.world.at(EPOCH + BACK_AT, partial(self._restart, victim))
+        self.cluster.world.crash(victim)
+        self.cluster.world.at(EPOCH + BACK_AT, partial(self._restart, victim))
 
     def _restart(self, site: NodeId) -> None:
         self._tell(f"{CITIES[site - 1].name} is back, with its journal and nothing else")
-        self.realm.world.restart(site, self.realm.reborn(site))
+        self.cluster.world.restart(site, self.cluster.new_incarnation(site))
 
     def _opening(self) -> Iterator[bytes]:
         yield encode(OpenMarket(OPERATOR, self._next(OPERATOR), SYMBOL, Continuous(), TICK, ONE))
@@ -189,7 +189,7 @@ class TradingFloor(Observer):
             topology=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
             reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
             sources=(*gateways, OPERATOR, *arbiters),
-            sky=_sky,
+            link_model=_sky,
             seed=seed,
             leader_lease=timing.lease_period,
         )

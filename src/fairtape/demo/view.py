@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairtape.core.instants import SECOND, Instant
-from fairtape.demo.tally import DemoTally, percentile
+from fairtape.core.percentiles import percentile
+from fairtape.demo.tally import DemoTally
 from fairtape.demo.world import FLOORS, REGIONS, SITES, name_of
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import VENUES
@@ -207,7 +208,7 @@ def _requests(tally: DemoTally) -> int:
 
 def _spread(tally: DemoTally) -> str:
     spreads = list(tally.spreads)
-    half, most = percentile(spreads, 0.5), percentile(spreads, 0.99)
+    half, most = percentile(spreads, 0.5, None), percentile(spreads, 0.99, None)
     if half is None or most is None:
         return "none yet"
     return f"p50 {half / 1e3:,.0f} µs, p99 {most / 1e3:,.0f} µs"

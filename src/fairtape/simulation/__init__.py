@@ -1,5 +1,23 @@
-"""The same nodes in virtual time: a world, its network, clocks and faults, and checkers for every guarantee.
+"""The nodes of production in virtual time, under faults drawn from a seed, with a checker for every guarantee.
 
-`swarm` draws a configuration from a seed, `trial` runs it, `campaign` runs many. `scenario` plays small worlds that are
-written down as text, `tracing` draws what happened. Nothing here is random but by a seed, and nothing reads a clock.
+A run depends on its seed alone: nothing here reads a clock or the system's random numbers.
+
+The simulator:
+
+- `world`: virtual time, the event queue, and the execution of effects
+- `network`, `clocks`, `simulated_journal`: links, clocks and journals of nodes
+- `faults`: faults as values, their scheduling, and an intruder
+- `observer`: the interface of everything that observes a world
+- `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
+- `cities`: round trips between nine cities
+
+Worlds and their checkers:
+
+- `configuration`, `ring_run`, `checkers`: a ring of one formation
+- `fault_schedule`, `cluster`, `cluster_run`, `cluster_checkers`: a deployment that reforms and heals
+- `floor`, `traders`: a cluster with a trading floor
+- `failover`: how long it takes to replace crashed members
+- `fair_entry`: which region wins simultaneous bids
+- `scale`: hierarchies of loops with up to 20,000 sites
+- `campaign`: many seeds on all cores
 """

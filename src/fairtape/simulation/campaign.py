@@ -1,4 +1,4 @@
-"""A campaign: many seeds over all cores. A failing seed is a result and never stops the others."""
+"""A campaign: many seeds on all cores. A failing seed is a result and does not stop the others."""
 
 import os
 from collections import Counter
@@ -11,33 +11,34 @@ from multiprocessing import get_context
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
+from fairtape.core.percentiles import Rank, percentile
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
-AHEAD_PER_JOB: Final = 4  # seeds handed out before their results are taken
+AHEAD_PER_JOB: Final = 4  # seeds submitted ahead of their results
 
 Run: TypeAlias = Callable[[int], RunOutcome]
-"""Runs the world of one seed; a function of a module, or a partial of one, so that another process can find it."""
+"""Runs the world of one seed; a module-level function or a partial of one, so that it can be pickled."""
 
 
 def cores() -> int:
-    """How many seeds can run at once on this machine."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[RunOutcome]:
-    """The outcomes, as they come."""
+def campaign(seeds: Iterable[int], run: Run, *, jobs: int = 1) -> Iterator[RunOutcome]:
+    """The outcomes, in the order in which the runs end."""
     if jobs == 1:
-        yield from map(trial, seeds)
+        yield from map(run, seeds)
         return
     waiting = iter(seeds)
     while True:
-        # A worker that is killed from outside breaks its pool; the seeds it had are findings, the rest goes on.
+        # A worker that is killed from outside breaks the pool: its seeds count as failed, a new pool runs the rest.
         try:
             with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-                running = {pool.submit(trial, seed): seed for seed in islice(waiting, AHEAD_PER_JOB * jobs)}
+                running = {pool.submit(run, seed): seed for seed in islice(waiting, AHEAD_PER_JOB * jobs)}
                 if not running:
                     return
-                yield from _outcomes(pool, trial, waiting, running)
+                yield from _outcomes(pool, run, waiting, running)
                 return
         except BrokenProcessPool:
             for seed in running.values():
@@ -46,7 +47,7 @@ def campaign(seeds: Iterable[int], trial: Run, *, jobs: int = 1) -> Iterator[Run
 
 def _outcomes(
     pool: ProcessPoolExecutor,
-    trial: Run,
+    run: Run,
     waiting: Iterator[int],
     running: dict["Future[RunOutcome]", int],
 ) -> Iterator[RunOutcome]:
@@ -56,34 +57,33 @@ def _outcomes(
             outcome = future.result()
             del running[future]
             for seed in islice(waiting, 1):
-                running[pool.submit(trial, seed)] = seed
+                running[pool.submit(run, seed)] = seed
             yield outcome
 
 
 @dataclass(slots=True)
 class CampaignTally:
-    """What a campaign has found so far."""
+    """The sums over all outcomes of a campaign so far."""
 
     seeds: int = 0
-    lively: int = 0
+    all_delivered: int = 0
     reforming: int = 0
     deliveries: int = 0
     messages: int = 0
     late: int = 0
     failures: list[RunOutcome] = field(default_factory=list)
-    figures: dict[str, list[Duration]] = field(default_factory=dict)
+    durations: dict[str, list[Duration]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: RunOutcome) -> None:
-        """Count one outcome."""
         self.seeds += 1
-        self.lively += outcome.lively
+        self.all_delivered += outcome.all_delivered
         self.reforming += outcome.reforming > 0
         self.deliveries += outcome.deliveries
         self.messages += outcome.messages
         self.late += outcome.late
-        for name, took in outcome.figures:
-            self.figures.setdefault(name, []).append(took)
+        for name, took in outcome.durations:
+            self.durations.setdefault(name, []).append(took)
         self.counts.update(dict(outcome.counts))
         if outcome.failed:
             self.failures.append(outcome)
@@ -91,7 +91,7 @@ class CampaignTally:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How long something took, over a whole campaign."""
+    """How long something took in all runs of a campaign."""
 
     count: int
     median: Duration
@@ -100,12 +100,12 @@ class Distribution:
 
     @classmethod
     def of(cls, took: Iterable[Duration]) -> "Distribution":
-        """Of at least one."""
-        ordered = sorted(took)
-        last = len(ordered) - 1
-        return cls(len(ordered), ordered[last // 2], ordered[-(-last * 99 // 100)], ordered[-1])
+        """The distribution of at least one duration."""
+        values = list(took)
+        median, p99 = percentile(values, 0.5, 0, rank=Rank.LOWER), percentile(values, 0.99, 0, rank=Rank.HIGHER)
+        return cls(len(values), median, p99, max(values))
 
 
 def replay_command(outcome: RunOutcome, *options: str) -> str:
-    """What to type to see this again."""
+    """The command that repeats this run."""
     return " ".join((f"fairtape check --seed {outcome.seed}", *options))

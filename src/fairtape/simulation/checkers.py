@@ -1,37 +1,91 @@
-"""The guarantees, one checker each, named after what they guarantee.
+"""The guarantees of a ring, one checker each, named after the guarantee.
 
-A checker watches what nodes really do: what they send, write, release and declare. It shares no code with the machines
-that it watches, and knows more than any of them, since it sees all nodes at once. The first breach raises `Violation`.
+A checker observes what nodes send, append, release and declare. It shares no code with the machines and sees all nodes
+at once. The first violation raises `Violation`. `RingCheckers` runs all of them as one observer of a world.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.spans import MessageAssembler
-from fairtape.simulation.facts import Facts, Releasing, Stream, Violation, Writing
-from fairtape.simulation.observer import Observer
+from fairtape.ring.membership.formation import Formation
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
-LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: a later release is late, even if its process was paused
+LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: beyond it a release is late, even after a pause
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
+
+Stream: TypeAlias = tuple[NodeId, int]
+"""One incarnation of one source."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """The true state of a world, for all checkers: the formation, what was published, and the progress of each site."""
+
+    formation: Formation
+    published: Mapping[Stream, Sequence[bytes]] = field(default_factory=dict)  # accepted by the source
+    complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
+    claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all sites are complete
+    forgotten: Mapping[NodeId, Callable[[], tuple[Stream, int]]] = field(default_factory=dict)  # by each source
+    grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may be at a deadline
+    at: Instant = 0  # true time
+    placed: list[int] = field(default_factory=list)  # the tokens that have messages, ascending
+    appended_through: dict[NodeId, int] = field(default_factory=dict)
+    appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
+    held: dict[Stream, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site holds it
+    released: int = 0  # count of releases
+    late: int = 0  # count of releases marked late
+    reported: dict[NodeId, Report] = field(default_factory=dict)
+    down: set[NodeId] = field(default_factory=set)
+    paused: set[NodeId] = field(default_factory=set)
+    resumed_at: dict[NodeId, Instant] = field(default_factory=dict)  # by the site's own clock
+
+    def __post_init__(self) -> None:
+        for member in self.formation.members:
+            self.appended_through[member] = self.formation.first_token - 1
+
+    def last_placed(self, token: int) -> int:
+        """The last token up to `token` that has messages. A site that has appended it has appended all before it."""
+        position = bisect_right(self.placed, token)
+        return self.placed[position - 1] if position else self.formation.first_token - 1
+
+
+class Writing(NamedTuple):
+    """A site appends Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    now: Instant
+
+
+class Releasing(NamedTuple):
+    """A site releases Msg(e) at `now` of its own clock."""
+
+    node: NodeId
+    ordered: Ordered
+    release: Release
+    now: Instant
 
 
 class Checker:
-    """One guarantee. Subclasses override what they want to see."""
+    """One guarantee. Subclasses override the hooks that they need."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
 
     def block_sent(self, node: NodeId, datagram: bytes) -> None:
-        """A block crossed the network, from its source or as a repair."""
+        """A block was sent, by its source or as a repair."""
 
     def ack_sent(self, node: NodeId, ack: Ack) -> None:
-        """A part of an acknowledgment crossed the network, from its token site or as a repair."""
+        """A part of an acknowledgment was sent, by its token site or as a repair."""
 
     def placed(self, ordered: Ordered) -> None:
-        """Msg(e) was appended somewhere for the first time."""
+        """Msg(e) was appended for the first time at any site."""
 
     def appended(self, act: Writing) -> None:
         """A site appended Msg(e)."""
@@ -43,19 +97,18 @@ class Checker:
         """A site declared a failure."""
 
     def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
-        """The run is over; what each clock shows."""
+        """The run is over; `clocks` has the reading of each site's clock."""
 
     def violated(self, node: NodeId | None, text: str) -> None:
-        """Say so."""
         raise Violation(type(self).__name__, node, self.facts.at, text)
 
 
 class OneOrder(Checker):
-    """Same number, same message, at every site.
+    """The same number is the same message at every site.
 
-    The first site that appends Msg(e) fixes what Msg(e) is: its sequence numbers, its time, its bytes. Every other
-    site, and every release, must show exactly the same. This is the guarantee of all guarantees: a trade that is the
-    seven-hundredth in one city is the seven-hundredth in every city.
+    The first site that appends Msg(e) fixes its content: sequence numbers, time and bytes. Every other append and every
+    release must be equal. This is the main guarantee: a trade that is the seven-hundredth in one city is the
+    seven-hundredth in every city.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -63,11 +116,9 @@ class OneOrder(Checker):
         self._order: dict[int, Ordered] = {}
 
     def appended(self, act: Writing) -> None:
-        """Equal to the first."""
         self._compare(act.node, act.ordered)
 
     def delivered(self, act: Releasing) -> None:
-        """Equal to the first."""
         self._compare(act.node, act.ordered)
 
     def _compare(self, node: NodeId, ordered: Ordered) -> None:
@@ -77,11 +128,11 @@ class OneOrder(Checker):
 
 
 class NoGapNoDuplicateNothingInvented(Checker):
-    """Each site writes and releases every number once, in order, and nothing that no source published.
+    """Each site appends and releases every number once, in order, and nothing that no source published.
 
-    Tokens rise and sequence numbers follow on without a gap, both in the journal and in what applications get. What is
-    put in order is opened, its fragments are put together, and the result must be the beginning of what that
-    incarnation of that source really published.
+    Tokens increase and sequence numbers have no gap, in the journal and in what applications receive. The ordered
+    bodies are decoded and their fragments reassembled; the result must be a prefix of what that incarnation of that
+    source published.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -93,7 +144,6 @@ class NoGapNoDuplicateNothingInvented(Checker):
         self._assembler = MessageAssembler()
 
     def placed(self, ordered: Ordered) -> None:
-        """Published, each message of it, and in the numbers that it claims."""
         position = ordered.sequence
         for span in ordered.spans:
             if span.sequence != position:
@@ -106,14 +156,12 @@ class NoGapNoDuplicateNothingInvented(Checker):
             self.violated(None, f"Msg({ordered.token}) counts {ordered.count} messages, its spans hold others")
 
     def appended(self, act: Writing) -> None:
-        """A later token and the next number."""
         through = self.facts.appended_through[act.node]
         if act.ordered.token <= through:
             self.violated(act.node, f"appended Msg({act.ordered.token}) after Msg({through})")
         self._follow(act.node, act.ordered, self._append_next, "appended")
 
     def delivered(self, act: Releasing) -> None:
-        """The next number, of something that is in the journal, and described as it is."""
         if act.ordered.count == 0:
             self.violated(act.node, f"released Msg({act.ordered.token}), which is empty")
         if act.ordered.token > self.facts.appended_through[act.node]:
@@ -123,7 +171,7 @@ class NoGapNoDuplicateNothingInvented(Checker):
             act.ordered.sequence,
             act.ordered.count,
         ):
-            self.violated(act.node, f"the act.release of Msg({act.ordered.token}) describes something else")
+            self.violated(act.node, f"the release of Msg({act.ordered.token}) has another token, sequence or count")
         self._follow(act.node, act.ordered, self._release_next, "released")
 
     def _follow(self, node: NodeId, ordered: Ordered, following: dict[NodeId, int], did: str) -> None:
@@ -141,14 +189,14 @@ class NoGapNoDuplicateNothingInvented(Checker):
                 if next(reader, None) != message:
                     self.violated(None, f"Msg({token}) holds a message that {key} did not publish at that place")
         except Malformed as fault:
-            self.violated(None, f"Msg({token}) holds a body of {key} that cannot be read: {fault}")
+            self.violated(None, f"Msg({token}) holds a body of {key} that cannot be decoded: {fault}")
 
 
 class SourceOrder(Checker):
     """Messages of one source stay in the order in which it sent them.
 
-    Within one incarnation the numbers follow on from 1 without a hole. Once a later incarnation has a place in the
-    order, nothing of an earlier one comes after it: a restarted source never appears to speak twice at once.
+    Within one incarnation the numbers begin at 1 and have no gap. Once a message of a later incarnation is in the
+    order, none of an earlier incarnation follows it: two incarnations of a source are never interleaved.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -156,7 +204,6 @@ class SourceOrder(Checker):
         self._next: dict[NodeId, tuple[int, int]] = {}
 
     def placed(self, ordered: Ordered) -> None:
-        """Follow on."""
         for span in ordered.spans:
             incarnation, following = self._next.get(span.source, (-1, 1))
             if span.incarnation > incarnation:
@@ -168,36 +215,34 @@ class SourceOrder(Checker):
 
 
 class OneTokenHolder(Checker):
-    """At most one token holder per formation: Ack(e) has one author and one content, for ever.
+    """At most one token holder per formation: Ack(e) has one author and one content.
 
-    Every part of every acknowledgment on the network, first sent or repaired, by whomever, must name as its sender the
-    site whose turn e is, and must say what that part said the first time.
+    Every part of every acknowledgment on the network, original or repair, must name as its sender the site that holds
+    token e, and must have the content that this part had the first time.
     """
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._said: dict[tuple[int, int, int], tuple[object, ...]] = {}
+        self._first: dict[tuple[int, int, int], tuple[object, ...]] = {}
 
     def ack_sent(self, node: NodeId, ack: Ack) -> None:
-        """One author, one content."""
         holder = self.facts.formation.holder(ack.token)
         if ack.sender != holder:
-            self.violated(node, f"Ack({ack.token}) speaks for site {ack.sender}; the token is with {holder}")
+            self.violated(node, f"Ack({ack.token}) names site {ack.sender} as its sender; the token is with {holder}")
         content = (ack.sender, ack.sequence, ack.sent_at, ack.parts, ack.ranges)
-        said = self._said.setdefault((ack.formation, ack.token, ack.part), content)
-        if said != content:
-            self.violated(node, f"Ack({ack.token}) said {said} and now says {content}")
+        first = self._first.setdefault((ack.formation, ack.token, ack.part), content)
+        if first != content:
+            self.violated(node, f"Ack({ack.token}) was {first} and is now {content}")
 
 
-class NobodyBreaches(Checker):
+class NoProtocolBreach(Checker):
     """No site ever finds that another one has broken the protocol.
 
-    Every site of a world runs the same code, so an acknowledgment that does not continue the order is a fault of that
-    code, even where the site that noticed it did the right thing and stopped.
+    Every site of a world runs the same code, so an acknowledgment that does not continue the order is a bug, even if
+    the site that detected it handled it correctly and stopped.
     """
 
     def declared(self, node: NodeId, report: Report) -> None:
-        """For another reason."""
         if report.reason is Reason.BREACH:
             self.violated(node, f"found Ack({report.token}) of site {report.suspect} out of order")
 
@@ -206,19 +251,17 @@ class CompleteOrReforming(Checker):
     """By t_e + Δ_R every operable site is complete through e, or reforming.
 
     T-RMP §3: by t_e + (n + 1/2) T_R all operable receivers either have the message or started a reformation; §4 and
-    the 2001 paper give the separate count twice the retries. The time is the site's own. A site whose process stood
-    still has the same delay again from the moment at which it went on. A reforming site releases nothing from the
-    token on at which it declared the failure. RMP is event driven and promises no time.
+    the 2001 paper give the separate count twice the retries. The time is that of the site's own clock. A site that was
+    paused has the same delay again from the instant at which it resumed. A reforming site releases nothing from the
+    token on at which it declared the failure. RMP is event driven and has no deadline.
     """
 
     def appended(self, act: Writing) -> None:
-        """In time."""
         if act.node not in self.facts.reported and act.now > self._deadline(act.node, act.ordered.token):
             late = (act.now - self._deadline(act.node, act.ordered.token)) / 1e6
             self.violated(act.node, f"Msg({act.ordered.token}) became complete {late:.3f} ms after the deadline")
 
     def delivered(self, act: Releasing) -> None:
-        """Nothing from the failed token on."""
         report = self.facts.reported.get(act.node)
         if report is not None and act.ordered.token >= report.token:
             self.violated(
@@ -226,12 +269,11 @@ class CompleteOrReforming(Checker):
             )
 
     def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
-        """Nobody waits beyond a deadline in silence."""
         for node, now in clocks.items():
             token = self.facts.complete(node) + 1
             excused = node in self.facts.reported or node in self.facts.down or node in self.facts.paused
             if not excused and now > self._deadline(node, token):
-                self.violated(node, f"Msg({token}) is neither complete nor given up")
+                self.violated(node, f"Msg({token}) is neither complete nor declared failed")
 
     def _deadline(self, node: NodeId, token: int) -> Instant:
         formation = self.facts.formation
@@ -245,18 +287,17 @@ class CompleteOrReforming(Checker):
 class NeverEarly(Checker):
     """No site releases before the commit instant, by its own clock.
 
-    The commit instant is Ack(e)'s time plus the commit delay, the same everywhere; a participant beside one site must
-    not learn anything before a participant beside another can. RMP commits as soon as it can, so nothing is early.
+    The commit instant is t_e + Δ_C, the same at every site: a participant at one site must not learn anything before a
+    participant at another can. RMP commits as soon as it can, so no release is early.
     """
 
     def delivered(self, act: Releasing) -> None:
-        """Not before t_e + Δ_C."""
         formation, token = self.facts.formation, act.ordered.token
         if not formation.timed:
             return
         commit_at = formation.scheduled_at(token) + formation.timing.commit_delay
         if act.ordered.acknowledged_at != formation.scheduled_at(token):
-            self.violated(act.node, f"Msg({token}) bears another time than its schedule")
+            self.violated(act.node, f"Msg({token}) has another time than its scheduled one")
         if act.release.commit_at != commit_at:
             self.violated(act.node, f"Msg({token}) commits at {act.release.commit_at}, expected {commit_at}")
         if act.now < commit_at or act.release.released_at < commit_at:
@@ -267,26 +308,25 @@ class ReleasedTogether(Checker):
     """All sites release Msg(e) at the same instant of their own clocks, except those that are marked late.
 
     A site that is ready in time (it is complete, and knows that K + 1 sites hold the message) releases at the commit
-    instant, to the grain of its clock. Only a site whose process stood still then may come later. One that comes
-    more than `LATE_AFTER` later is marked late, whatever held it up, and so is one that was not ready, however little
-    it is late; nobody else is. RMP has no common instant.
+    instant, to the grain of its clock. Only a site that was paused at that instant may release later. A release is
+    marked late if it is more than `LATE_AFTER` after the commit instant, for any reason, or if the site was not ready
+    in time, however small the delay; no other release is. RMP has no common instant.
     """
 
     def delivered(self, act: Releasing) -> None:
-        """Together, or late for a reason."""
         release, token = act.release, act.ordered.token
         if release.released_at != act.now:
-            self.violated(act.node, f"Msg({token}) says it was released at {release.released_at}; it is {act.now}")
+            self.violated(act.node, f"Msg({token}) is marked as released at {release.released_at}; it is {act.now}")
         if not self.facts.formation.timed:
             return
         behind = act.now - release.commit_at
         grain = self.facts.grain.get(act.node, 0)
-        stood_still = release.commit_at <= self.facts.resumed_at.get(act.node, -1)
+        was_paused = release.commit_at <= self.facts.resumed_at.get(act.node, -1)
         known_at = self.facts.appended_at.get((act.node, token + self.facts.formation.resilience))
         ready = known_at is not None and known_at <= release.commit_at
-        if ready and behind > grain and not stood_still:
+        if ready and behind > grain and not was_paused:
             self.violated(act.node, f"Msg({token}) was ready in time and released {behind / 1e6:.3f} ms late")
-        if not release.late and behind > (LATE_AFTER if stood_still else min(grain, LATE_AFTER)):
+        if not release.late and behind > (LATE_AFTER if was_paused else min(grain, LATE_AFTER)):
             self.violated(act.node, f"Msg({token}) was released {behind / 1e6:.3f} ms late and not marked")
         if release.late and (behind <= 0 or (ready and behind <= LATE_AFTER)):
             self.violated(act.node, f"Msg({token}) was released on time and marked late")
@@ -299,7 +339,6 @@ class SurvivesK(Checker):
     """
 
     def delivered(self, act: Releasing) -> None:
-        """K + 1 holders."""
         holders = sum(through >= act.ordered.token for through in self.facts.appended_through.values())
         needed = self.facts.formation.resilience + 1
         if holders < needed:
@@ -307,14 +346,13 @@ class SurvivesK(Checker):
 
 
 class TrueClaims(Checker):
-    """A claim "all receivers hold up to n" is true when made.
+    """A claim "all receivers hold everything up to n" is true when it is made.
 
-    2001 §2: when the token has gone around, its holder knows what everybody holds. Sites forget messages by that
-    knowledge, so a false claim would lose a message that somebody still has to ask for.
+    2001 §2: when the token has gone around, its holder knows what all sites hold. Sites discard messages based on this
+    knowledge, so a false claim would discard a message that another site may still request.
     """
 
     def appended(self, act: Writing) -> None:
-        """Ask the site what it claims, and everybody else what they hold."""
         claimed = self.facts.claim(act.node)
         needed = self.facts.last_placed(claimed)
         for member, through in self.facts.appended_through.items():
@@ -323,10 +361,10 @@ class TrueClaims(Checker):
 
 
 class KeptUntilHeld(Checker):
-    """A source forgets nothing that fewer than K + 1 sites hold.
+    """A source discards nothing that fewer than K + 1 sites hold.
 
-    An acknowledgment proves one holder. Should that site fail before anybody has asked it for the message, the source
-    is the last who can send it again, so it must still have it.
+    An acknowledgment proves one holder. If that site fails before another has requested the message from it, only the
+    source can send it again, so the source must still have it.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -334,17 +372,17 @@ class KeptUntilHeld(Checker):
         self._seen: dict[Stream, int] = {}
 
     def block_sent(self, node: NodeId, _datagram: bytes) -> None:
-        """What a source hears makes it forget, and send more."""
+        """An acknowledgment lets a source discard messages and send new ones."""
         if node in self.facts.forgotten:
-            self._look(node)
+            self._check(node)
 
     def ack_sent(self, _node: NodeId, ack: Ack) -> None:
-        """A source that has nothing more to send forgets in silence: look as often as a site names any."""
+        """A source without new messages discards without sending, so it is checked here as well."""
         if ack.ranges:
             for source in self.facts.forgotten:
-                self._look(source)
+                self._check(source)
 
-    def _look(self, source: NodeId) -> None:
+    def _check(self, source: NodeId) -> None:
         stream, through = self.facts.forgotten[source]()
         if through <= self._seen.get(stream, 0):
             return
@@ -352,14 +390,14 @@ class KeptUntilHeld(Checker):
         holders = sum(held >= through for held in self.facts.held.get(stream, {}).values())
         needed = self.facts.formation.resilience + 1
         if holders < needed:
-            self.violated(source, f"forgot everything through {through}; {holders} of {needed} sites hold it")
+            self.violated(source, f"discarded everything through {through}; {holders} of {needed} sites hold it")
 
 
 class NoNonceTwice(Checker):
-    """No nonce ever seals two texts.
+    """No nonce ever seals two plaintexts.
 
-    The nonce of a block is its source and first number under a key of its incarnation. Two different datagrams with
-    the same three would give both texts away, so a resend and a repair must be the same bytes.
+    The nonce of a block is its source and first number, under a key of its incarnation. Two different datagrams with
+    the same three would reveal both plaintexts, so a retransmission and a repair must have the same bytes.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -367,21 +405,19 @@ class NoNonceTwice(Checker):
         self._sealed: dict[bytes, bytes] = {}
 
     def block_sent(self, node: NodeId, datagram: bytes) -> None:
-        """The same bytes as ever."""
         sealed = self._sealed.setdefault(datagram[_NONCE], datagram)
         if sealed is not datagram and sealed != datagram:
             self.violated(node, f"two different blocks under the nonce {datagram[_NONCE].hex()}")
 
 
 class AppendBeforeAck(Checker):
-    """A site has written everything through e before it sends Ack(e).
+    """A site has appended everything through e before it sends Ack(e).
 
-    By sending Ack(e) a site counts as a holder of everything up to and including Msg(e). A journal that is written
-    later could be lost together with the promise.
+    By sending Ack(e) a site counts as a holder of everything through Msg(e). If it appended later, a crash could lose
+    messages that it counts as holding.
     """
 
     def ack_sent(self, node: NodeId, ack: Ack) -> None:
-        """Written first."""
         if node != ack.sender:
             return
         through = self.facts.appended_through[node]
@@ -392,24 +428,23 @@ class AppendBeforeAck(Checker):
 class EverythingArrives(Checker):
     """In a healed world without failures, everything that a source accepted is released everywhere.
 
-    Safety alone is easy: do nothing. This is the other half. It is asked only where no site crashed or declared a
-    failure, and only of the incarnations that are still alive: what a source had not got acknowledged when it crashed
-    died with its memory.
+    This is liveness; a ring that does nothing would satisfy all safety guarantees. It is required only if no site
+    crashed or declared a failure, and only of incarnations that are still running: what was not acknowledged when a
+    source crashed is lost with its memory.
     """
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self._released: dict[tuple[NodeId, NodeId, int], int] = {}
-        self.alive: Callable[[tuple[NodeId, int]], int] = lambda _: 0  # how many numbers that incarnation has used
+        self.alive: Callable[[tuple[NodeId, int]], int] = lambda _: 0  # the count of numbers an incarnation has used
 
     def delivered(self, act: Releasing) -> None:
-        """Count."""
         for span in act.ordered.spans:
             key = act.node, span.source, span.incarnation
             self._released[key] = self._released.get(key, 0) + span.count
 
     def missing(self) -> str | None:
-        """What has not been released where."""
+        """The first stream that a site has not released completely."""
         for source, incarnation in self.facts.published:
             wanted = self.alive((source, incarnation))
             for member in self.facts.formation.members:
@@ -419,7 +454,6 @@ class EverythingArrives(Checker):
         return None
 
     def demand(self) -> None:
-        """Everything must have arrived by now."""
         missing = self.missing()
         if missing is not None:
             self.violated(None, missing)
@@ -435,7 +469,7 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
     NoGapNoDuplicateNothingInvented,
     SourceOrder,
     OneTokenHolder,
-    NobodyBreaches,
+    NoProtocolBreach,
     CompleteOrReforming,
     NeverEarly,
     ReleasedTogether,
@@ -448,28 +482,24 @@ GUARANTEES: Final[tuple[type[Checker], ...]] = (
 )
 
 
-# The jury: all checkers as one witness of a world.
-
-
 class RingCheckers(Observer):
-    """Keeps the facts, and lets each checker hear only what it asked for."""
+    """All checkers as one observer: keeps the facts and calls only the hooks that a checker overrides."""
 
     def __init__(self, facts: Facts, guarantees: Sequence[type[Checker]] = GUARANTEES) -> None:
         self.facts = facts
         self.checkers = [guarantee(facts) for guarantee in guarantees]
         self._placed_through = facts.formation.first_token - 1
-        self._on_block = self._asking("block_sent")
-        self._on_ack = self._asking("ack_sent")
-        self._on_placed = self._asking("placed")
-        self._on_appended = self._asking("appended")
-        self._on_delivered = self._asking("delivered")
-        self._on_declared = self._asking("declared")
+        self._on_block = self._hooks("block_sent")
+        self._on_ack = self._hooks("ack_sent")
+        self._on_placed = self._hooks("placed")
+        self._on_appended = self._hooks("appended")
+        self._on_delivered = self._hooks("delivered")
+        self._on_declared = self._hooks("declared")
 
-    def _asking(self, hook: str) -> list[Callable[..., None]]:
+    def _hooks(self, hook: str) -> list[Callable[..., None]]:
         return [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not getattr(Checker, hook)]
 
     def sent(self, node: NodeId, _to: NodeId | Channel, datagram: bytes, at: Instant, /) -> None:
-        """A datagram crosses the network."""
         self.facts.at = at
         kind = datagram[2]
         if kind == Kind.BLOCK:
@@ -481,7 +511,6 @@ class RingCheckers(Observer):
                 check(node, ack)
 
     def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
-        """Msg(e) is in a journal."""
         if ordered.token > self._placed_through:
             self._placed_through = ordered.token
             self.facts.placed.append(ordered.token)
@@ -490,9 +519,9 @@ class RingCheckers(Observer):
         writing = Writing(node, ordered, now)
         for check in self._on_appended:
             check(writing)
-        self._note(node, ordered, now)  # after the checks: they see what was before
+        self._record(node, ordered, now)  # after the checks, which see the state before the append
 
-    def _note(self, node: NodeId, ordered: Ordered, now: Instant) -> None:
+    def _record(self, node: NodeId, ordered: Ordered, now: Instant) -> None:
         facts = self.facts
         facts.appended_through[node] = ordered.token
         facts.appended_at[node, ordered.token] = now
@@ -500,7 +529,6 @@ class RingCheckers(Observer):
             facts.held.setdefault((span.source, span.incarnation), {})[node] = span.first + span.count - 1
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
-        """Msg(e) is released."""
         self.facts.released += 1
         self.facts.late += release.late
         releasing = Releasing(node, ordered, release, now)
@@ -508,13 +536,11 @@ class RingCheckers(Observer):
             check(releasing)
 
     def reported(self, node: NodeId, report: Report, _now: Instant, /) -> None:
-        """A failure is declared."""
         self.facts.reported.setdefault(node, report)
         for check in self._on_declared:
             check(node, report)
 
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
-        """A fault."""
+    def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
         facts = self.facts
         match what:
             case "crash":
@@ -529,6 +555,5 @@ class RingCheckers(Observer):
                 facts.resumed_at[node] = now
 
     def finished(self, clocks: Mapping[NodeId, Instant]) -> None:
-        """The run is over."""
         for checker in self.checkers:
             checker.finished(clocks)

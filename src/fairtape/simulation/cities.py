@@ -1,21 +1,18 @@
-"""Nine cities and the round trips between them: the world in which the `wan` profile must hold.
+"""Nine cities and the round trips between them: the network for which the `wan` profile is made.
 
-The round trips are what ordinary carriers offer, in whole milliseconds and approximate, gathered from public looking
-glasses and cloud latency charts. None beats light in fibre along the great circle; the tests hold the table to that.
+The round trips are those of ordinary network providers, in whole milliseconds and approximate, from public looking
+glasses and cloud latency charts. A test checks that none is shorter than light in fibre along the great circle allows.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from math import asin, cos, radians, sin, sqrt
 from types import MappingProxyType
 from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
 
-EARTH_RADIUS_KM: Final = 6_371.0
-FIBRE_KM_PER_MS: Final = 299.792_458 / 1.468  # light in standard single-mode fibre
 WITHIN_CITY: Final = 500 * MICROSECOND  # round trip between two data centres of one city
 JITTER_SHARE: Final = 100  # mean queueing is one part in this of the one-way delay
 JITTER_MIN: Final = 50 * MICROSECOND
@@ -23,7 +20,7 @@ JITTER_MIN: Final = 50 * MICROSECOND
 
 @dataclass(frozen=True, slots=True)
 class City:
-    """A place where a site may stand, in degrees north and east."""
+    """A location of a site, in degrees north and east."""
 
     name: str
     latitude: float
@@ -63,11 +60,11 @@ ROUND_TRIPS: Final[Mapping[frozenset[City], Duration]] = MappingProxyType(
         )
     }
 )
-"""One entry per unordered pair: symmetric and complete by its shape."""
+"""One entry per unordered pair, so that the table is symmetric and complete."""
 
 
 def city(name: str) -> City:
-    """The city of that name, in any case."""
+    """The city of that name, case-insensitive."""
     for candidate in CITIES:
         if candidate.name.casefold() == name.casefold():
             return candidate
@@ -75,24 +72,11 @@ def city(name: str) -> City:
 
 
 def round_trip(one: City, other: City) -> Duration:
-    """There and back; two sites of one city are a metropolitan hop apart."""
+    """The round trip; two sites in one city are one metropolitan hop apart."""
     return WITHIN_CITY if one == other else ROUND_TRIPS[frozenset((one, other))]
 
 
 def faults_between(one: City, other: City, *, loss: float = 0.0, duplication: float = 0.0) -> LinkFaults:
-    """One direction of the link: half the round trip, and queueing that grows with the number of hops."""
+    """One direction of the link: half the round trip, with jitter in proportion to it."""
     delay = round_trip(one, other) // 2
     return LinkFaults(delay=delay, jitter=max(delay // JITTER_SHARE, JITTER_MIN), loss=loss, duplication=duplication)
-
-
-def distance_km(one: City, other: City) -> float:
-    """Along the great circle, by the haversine formula."""
-    north, other_north = radians(one.latitude), radians(other.latitude)
-    across = sin((other_north - north) / 2) ** 2
-    along = sin(radians(other.longitude - one.longitude) / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * asin(sqrt(across + cos(north) * cos(other_north) * along))
-
-
-def light_round_trip(one: City, other: City) -> Duration:
-    """What a fibre laid along the great circle would need: the least that any network can promise."""
-    return int(2 * distance_km(one, other) / FIBRE_KM_PER_MS * MILLISECOND)

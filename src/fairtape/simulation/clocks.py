@@ -1,11 +1,11 @@
-"""The clocks of a world. True time is the world's; each node reads only its own clock.
+"""Simulated clocks. True time is the world's; each node reads only its own clock.
 
-A clock is a function of true time, known from the beginning: pieces of constant rate, each starting at an offset of its
-own. Where one piece ends and the next begins elsewhere, the clock steps. Because the function is known, the instant at
-which a clock will show a given time can be computed, and a world needs no ticking.
+A clock is a piecewise linear function of true time, fixed in advance: each piece has a constant rate and its own
+offset. Where two pieces do not meet, the clock steps. Because the function is known, the instant at which a clock will
+show a given time can be computed, and no ticks need to be simulated.
 
-An honest clock stays within the bound that it declares. A clock that does not is a fault, called lying. What a clock
-declares may change as well: one that has lost its reference knows that it knows less and less.
+A correct clock stays within the bound that it declares; a faulty clock does not. The declared bound may change: it
+grows while a clock has lost its reference.
 """
 
 from bisect import bisect_right
@@ -18,14 +18,14 @@ from typing import Final, Protocol
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 
 BILLION: Final = 1_000_000_000
-STRAYING_STAGES: Final = 8  # small steps in which a clock strays that is said to drift
+DRIFT_STAGES: Final = 8  # small steps that stand for a drift
 RATE_MAX: Final = 500_000  # parts per billion; a worse oscillator is broken hardware
 
 
 class SimulatedClock(Protocol):
-    """What one node believes the time to be."""
+    """The clock of one node."""
 
-    bound: Duration  # the error that the node declares
+    bound: Duration  # the declared maximum error
 
     def read(self, at: Instant) -> Instant:
         """What the clock shows at the true instant `at`."""
@@ -43,11 +43,9 @@ class TrueClock:
         self.bound = bound
 
     def read(self, at: Instant) -> Instant:
-        """The true time itself."""
         return at
 
     def when(self, shown: Instant, since: Instant) -> Instant:
-        """The instant itself, or now when it has passed."""
         return max(shown, since)
 
 
@@ -58,10 +56,9 @@ class Piece:
     since: Instant
     offset: Duration
     rate: int
-    bound: Duration | None = None  # what the clock declares meanwhile; None: what it always declares
+    bound: Duration | None = None  # the bound declared during this piece; None: the usual one
 
     def shows(self, at: Instant) -> Instant:
-        """The clock's time at `at`."""
         elapsed = at - self.since
         return at + self.offset + elapsed * self.rate // BILLION
 
@@ -78,8 +75,8 @@ class Piece:
         return at
 
 
-class WanderingClock:
-    """A clock that drifts, steps and, if it is given such pieces, lies; its readings may come a little late."""
+class DriftingClock:
+    """A clock that drifts and steps as its pieces say. Noise makes readings up to `noise` too high."""
 
     __slots__ = (
         "_at", "_chance", "_declared", "_floor", "_noise", "_offset", "_pieces", "_rate", "_since", "_until", "bound",
@@ -104,23 +101,21 @@ class WanderingClock:
         self._since, self._offset, self._rate = piece.since, piece.offset, piece.rate
         self.bound = self._declared if piece.bound is None else piece.bound
         self._until = self._pieces[at + 1].since if at + 1 < len(self._pieces) else NEVER
-        self._floor = 0  # noise alone never makes a clock go backwards; a step may
+        self._floor = 0  # noise never makes a clock go backwards; only a step may
 
     def _find(self, at: Instant) -> None:
         self._enter(max(bisect_right(self._pieces, at, key=lambda piece: piece.since) - 1, 0))
 
     def read(self, at: Instant) -> Instant:
-        """What the clock shows at the true instant `at`."""
         if not self._since <= at < self._until:
             self._find(at)
-        shown = at + self._offset + (at - self._since) * self._rate // BILLION  # as Piece.shows, without the call
+        shown = at + self._offset + (at - self._since) * self._rate // BILLION  # Piece.shows, inlined for speed
         if self._noise:
             assert self._chance is not None
             shown = self._floor = max(shown + int(self._chance.random() * self._noise), self._floor)
         return shown
 
     def when(self, shown: Instant, since: Instant) -> Instant:
-        """The first true instant, not before `since`, at which the clock shows at least `shown`."""
         if not self._since <= since < self._until:
             self._find(since)
         for position in range(self._at, len(self._pieces)):
@@ -136,7 +131,7 @@ class WanderingClock:
 
     @property
     def grain(self) -> Duration:
-        """How late the clock may show a node that a time has come."""
+        """How far beyond a deadline the clock may be when its node is woken for it."""
         return self._noise + self.step_max + 2
 
     @property
@@ -146,7 +141,7 @@ class WanderingClock:
         return max(map(abs, jumps), default=0)
 
 
-def wandering(
+def drifting_clock(
     chance: Random,
     *,
     since: Instant,
@@ -155,11 +150,11 @@ def wandering(
     within: Duration | None = None,
     steps: bool = False,
     noise: Duration = 0,
-) -> WanderingClock:
-    """A clock that stays within `within` of true time, which makes it honest where `within` is at most `bound`.
+) -> DriftingClock:
+    """A clock that stays within `within` of true time; it is correct if `within` is at most `bound`.
 
-    A daemon disciplines it every second or so: it chooses the rate that will bring the clock to a new random error, or,
-    where it may step, jumps there.
+    A time daemon corrects it every second or so: it sets the rate that leads to a new random error, or, with `steps`,
+    sometimes steps there.
     """
     reach = max((bound if within is None else within) - noise, 0)
     pieces = []
@@ -174,20 +169,22 @@ def wandering(
         offset += period * rate // BILLION
         at += period
     pieces.append(Piece(at, offset, 0))
-    return WanderingClock(pieces, bound=bound, noise=noise, chance=chance)
+    return DriftingClock(pieces, bound=bound, noise=noise, chance=chance)
 
 
-def straying(*, at: Instant, period: Duration, error: Duration, bound: Duration, step: bool) -> WanderingClock:
-    """A good clock that loses its reference for a while, and says so: it strays to `error`, by drift or in one step.
+def clock_losing_reference(
+    *, at: Instant, period: Duration, error: Duration, bound: Duration, step: bool
+) -> DriftingClock:
+    """A clock that loses its reference for a period and drifts or steps to `error`.
 
-    What it declares grows ahead of its error, and falls again when it has been set right.
+    The declared bound covers the error at all times, and shrinks again when the clock has been corrected.
     """
     returns_at = at + period
-    stages = 1 if step else STRAYING_STAGES
+    stages = 1 if step else DRIFT_STAGES
     pieces = [Piece(0, 0, 0)]
     for stage in range(stages):
         reached = error * (stage + 1) // stages
         since = at + period // 2 * stage // stages
         pieces.append(Piece(since, reached, 0, abs(reached) + bound))
     pieces.append(Piece(returns_at, 0, 0))
-    return WanderingClock(pieces, bound=bound)
+    return DriftingClock(pieces, bound=bound)

@@ -1,7 +1,7 @@
-"""A whole deployment in virtual time: sites with journals, reformation servers and their store, sources.
+"""A deployment in virtual time: sites with journals, reformation servers with their store, and sources.
 
-A realm is built from a charter and plays every part that is not a machine: it gives a restarted site its journal back,
-answers for the store, and keeps feeding the sources. What is done to it, faults and orders, comes from outside.
+A cluster is built from a `ClusterPlan` and simulates everything around the machines: journals that survive a restart,
+access to the formation store, and applications that publish. Faults and operator commands come from outside.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +42,15 @@ from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 
-# The formation store of a simulated world: what SQLite and etcd do, said as plainly as it can be.
+OPERATOR: Final = 999_999
+PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
+SECRET: Final = b"a realm"  # in the digest of every history, so it must not change
+
+Stream = tuple[NodeId, int]
 
 
 class MemoryFormationStore:
-    """Survives every crash of a simulated node, as a disk does."""
+    """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
 
     __slots__ = ("leadership", "log")
 
@@ -55,7 +59,7 @@ class MemoryFormationStore:
         self.log: list[LogEntry] = []
 
     def answer(self, question: StoreRequest) -> StoreResponse:
-        """Carry out one question. Always available: an outage is a fault of the world, not of the store."""
+        """Answer one request. Always available: outages are simulated by `SimulatedStoreAccess`."""
         match question:
             case Recall():
                 latest = {entry.loop: entry for entry in self.log}
@@ -68,7 +72,7 @@ class MemoryFormationStore:
                 return self._record(question.entries)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _record(self, entries: tuple[LogEntry, ...]) -> Recorded | RecordRefused:
         assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
@@ -84,44 +88,38 @@ class MemoryFormationStore:
         return Recorded(entries)
 
 
-OPERATOR: Final = 999_999
-PENDING_MAX: Final = 10_000  # messages that wait for room in a source
-
-Stream = tuple[NodeId, int]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """Who there is, and what is between them."""
+    """The nodes, links and clocks of a cluster."""
 
     topology: Topology
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
-    sky: Callable[[NodeId, NodeId], LinkFaults]
+    link_model: Callable[[NodeId, NodeId], LinkFaults]
     seed: int = 0
-    tree_loss: float | None = None  # of each branch of one multicast tree; None: links lose on their own
-    durable: bool = True  # journals survive crashes whole; else their last entries may be lost
-    latecomers: tuple[NodeId, ...] = ()  # sites that are not there from the beginning
+    tree_loss: float | None = None  # per edge of one multicast tree; None: links lose independently
+    durable: bool = True  # journals survive crashes completely; else their last entries may be lost
+    late_sites: tuple[NodeId, ...] = ()  # sites that are started later, with `start_site`
     leader_lease: Duration = 300 * MILLISECOND
     store_delay: Duration = 2 * MILLISECOND
     datagram_max: int = DATAGRAM_MAX
     clocks: Mapping[NodeId, SimulatedClock] = field(default_factory=dict)
 
 
-class StoreRoom:
-    """The formation store as reformation servers reach it."""
+class SimulatedStoreAccess:
+    """The connection of the reformation servers to the formation store, with delay and outages."""
 
     def __init__(self, delay: Duration, chance: Random) -> None:
         self.store = MemoryFormationStore()
-        self.closed = False  # an outage
-        self.cut_off: set[NodeId] = set()  # who cannot reach it
+        self.unavailable = False  # for all servers
+        self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
         self._delay = delay
         self._chance = chance
 
-    def consult(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-        """An answer after a while; in an outage none, though the question may have been carried out all the same."""
+    def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+        """The response and its delay. In an outage a request may be carried out although the response is lost."""
         delay = int(self._delay * self._chance.uniform(0.5, 2.0))
-        if self.closed or node in self.cut_off:
+        if self.unavailable or node in self.cut_off:
             if self._chance.random() < 0.2:
                 self.store.answer(question)
             return SECOND // 4, Unavailable(question)
@@ -129,68 +127,65 @@ class StoreRoom:
 
 
 class Cluster:
-    """A deployment that runs."""
+    """A running deployment."""
 
     def __init__(self, plan: ClusterPlan) -> None:
         self.plan = plan
         self.published: dict[Stream, list[bytes]] = {}
-        self.shelves: dict[NodeId, SimulatedJournal] = {}
+        self.journals: dict[NodeId, SimulatedJournal] = {}
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
-        chance = Random(f"realm {plan.seed}")  # noqa: S311 - a simulation
-        everyone = (*self.sites, *plan.reformers, *plan.sources)
-        tree = Tree.grown(everyone, plan.tree_loss, chance) if plan.tree_loss is not None else None
-        self.world = World(chance=chance, sky=plan.sky, tree=tree)
+        chance = Random(f"realm {plan.seed}")  # noqa: S311 - this name is part of every kept seed
+        nodes = (*self.sites, *plan.reformers, *plan.sources)
+        tree = Tree.random(nodes, plan.tree_loss, chance) if plan.tree_loss is not None else None
+        self.world = World(chance=chance, link_model=plan.link_model, tree=tree)
         self._power = Random(f"power {plan.seed}")  # noqa: S311
-        self.store = StoreRoom(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
-        self.world.archive = self.store
-        self._keys = Keys.from_secret(b"a realm", (*self.sites, *plan.reformers, OPERATOR), plan.sources)
+        self.store_access = SimulatedStoreAccess(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
+        self.world.store_access = self.store_access
+        self._keys = Keys.from_secret(SECRET, (*self.sites, *plan.reformers, OPERATOR), plan.sources)
         self._incarnations = dict.fromkeys(plan.sources, 1)
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
         self._serial = 0
 
-    def settle(self) -> None:
-        """Seat everyone but those who come late."""
+    def start(self) -> None:
+        """Start all nodes except the late sites."""
         for reformer in self.plan.reformers:
             self.world.add(reformer, self._new_reformer(reformer), clock=self._clock(reformer))
         for site in self.sites:
-            if site not in self.plan.latecomers:
-                self.seat(site)
+            if site not in self.plan.late_sites:
+                self.start_site(site)
         for source in self.plan.sources:
             machine = self._new_source(source)
             self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(source))
 
-    def seat(self, site: NodeId) -> None:
-        """Let a site come that was not there."""
-        if site in self.shelves:
+    def start_site(self, site: NodeId) -> None:
+        """Start a late site; one that was started is left alone."""
+        if site in self.journals:
             return
-        self.shelves[site] = SimulatedJournal()
+        self.journals[site] = SimulatedJournal()
         self.world.add(
             site,
             self._new_site(site),
             channels=(Channel.DATA, Channel.CONTROL),
             clock=self._clock(site),
-            shelf=self.shelves[site],
+            journal=self.journals[site],
         )
 
     def run(self, period: Duration) -> None:
-        """Let time pass."""
         self.world.run(self.world.now + period)
 
     def site(self, node: NodeId) -> Site:
-        """The machine of a site."""
         machine = self.world.machine(node)
         assert isinstance(machine, Site)
         return machine
 
     def source(self, node: NodeId) -> Source:
-        """The machine of a source."""
         machine = self.world.machine(node)
         assert isinstance(machine, Source)
         return machine
 
     def leader(self) -> Reformer | None:
-        """The reformation server that leads now."""
+        """The reformation server that is the leader now."""
         for node in self.plan.reformers:
             machine = self.world.machine(node)
             assert isinstance(machine, Reformer)
@@ -198,11 +193,11 @@ class Cluster:
                 return machine
         return None
 
-    def reborn(self, node: NodeId) -> Machine:
-        """A new incarnation of whatever sits there, with its journal if it has one."""
+    def new_incarnation(self, node: NodeId) -> Machine:
+        """A new machine for a restarted node, with its journal if it is a site."""
         if node in self.homes:
             if not self.plan.durable:
-                self.shelves[node].lose_power(self._power)
+                self.journals[node].lose_power(self._power)
             return self._new_site(node)
         if node in self.plan.reformers:
             return self._new_reformer(node)
@@ -210,22 +205,22 @@ class Cluster:
         return self._new_source(node)
 
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
-        """Give an application's messages to a source; what it has no room for is offered again."""
-        room = PENDING_MAX - len(self._pending[source])
-        self._pending[source] += messages[: max(room, 0)]
+        """Publish messages through a source; what it does not accept is offered again later."""
+        capacity = PENDING_MAX - len(self._pending[source])
+        self._pending[source] += messages[: max(capacity, 0)]
         self._offer(source)
 
     def pending(self) -> int:
-        """Messages that no source has taken yet."""
+        """The count of messages that running sources have not accepted yet."""
         return sum(len(waiting) for node, waiting in self._pending.items() if self.world.is_up(node))
 
-    def order(self, verb: OperatorVerb, site: NodeId = 0) -> None:
-        """The operator speaks to all reformation servers."""
+    def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
+        """Send an operator command to all reformation servers."""
         self._serial += 1
-        box = MessageAuthenticator(
+        authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )
-        datagram = box.for_membership(OperatorCommand(0, 0, OPERATOR, verb, site))
+        datagram = authenticator.for_membership(OperatorCommand(0, 0, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
 
@@ -250,7 +245,7 @@ class Cluster:
 
     def _new_site(self, node: NodeId) -> Site:
         clock, plan = self._clock(node), self.plan
-        post = SiteConfig(
+        config = SiteConfig(
             me=node,
             reformers=plan.reformers,
             timing=plan.topology.primary.timing,
@@ -259,19 +254,19 @@ class Cluster:
             datagram_max=plan.datagram_max,
         )
         return Site(
-            post,
+            config,
             keys=self._keys,
             born_at=self._born_at(node),
-            recovered=self.shelves[node].truncate_after(1 << 62),
+            recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             tracer=Tracer(),
         )
 
     def _new_reformer(self, node: NodeId) -> Reformer:
         clock = self._clock(node)
-        bench = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
+        config = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
         return Reformer(
-            bench, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
+            config, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
         )
 
     def _new_source(self, node: NodeId) -> Source:
@@ -286,4 +281,4 @@ class Cluster:
         )
 
 
-__all__ = ["EPOCH", "OPERATOR", "Cluster", "ClusterPlan", "StoreRoom", "Stream"]
+__all__ = ["EPOCH", "OPERATOR", "Cluster", "ClusterPlan", "SimulatedStoreAccess", "Stream"]

@@ -1,8 +1,8 @@
-"""The guarantees of a realm that heals, watched from outside: none may break, whatever is done to it.
+"""The guarantees of a cluster that reforms and heals.
 
 One order · no gap, no duplicate, nothing invented · source order · one token holder per formation and token · never
-early · released together, or marked late · survives K · nobody acts in a formation that was left · and a Break is the
-only excuse. Each guardian is named in the violation that it raises.
+early · released together, or marked late · survives K · no site acts in a formation that was superseded. Released
+messages may be lost only by a Break. A violation names its guarantee.
 """
 
 from collections import Counter, defaultdict
@@ -15,27 +15,25 @@ from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
-from fairtape.simulation.clocks import WanderingClock
+from fairtape.simulation.clocks import DriftingClock
 from fairtape.simulation.cluster import Cluster, Stream
-from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
 Identity = tuple[NodeId, int, int]
-"""Source, incarnation, number."""
+"""Source, incarnation and number of a message."""
 
 
 class ClusterCheckers(Observer):
-    """Watch one realm."""
+    """Checks all guarantees of one cluster, as an observer of its world."""
 
-    def __init__(self, realm: Cluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.releases = 0
         self.late_at: Counter[NodeId] = Counter()  # releases, by site
-        self.taken_back = 0
         self.notices: list[tuple[Instant, NodeId, str]] = []
-        self._realm = realm
+        self._cluster = cluster
         self._formations: list[Formation] = []
-        self._read = 0  # entries of the store's log
+        self._decoded = 0  # entries of the store's log
         self._acks: dict[tuple[int, int, int], bytes] = {}
         self._contents: dict[tuple[int, int], Ordered] = {}  # by formation and token
         self._holders: dict[tuple[int, int], set[NodeId]] = defaultdict(set)
@@ -43,12 +41,10 @@ class ClusterCheckers(Observer):
         self._expected: dict[NodeId, int] = defaultdict(lambda: 1)
         self._released_through: dict[NodeId, int] = defaultdict(int)
         self._resumed_at: dict[NodeId, Instant] = {}  # by the site's own clock
-        self._crashed_at: dict[NodeId, Instant] = {}  # sites that were members, by true time
-
-    # What is seen.
+        self._crashed_at: dict[NodeId, Instant] = {}  # by true time, of sites that were members
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
-        """OneHolder: one Ack(e) of a formation has one content, whoever sends it. Fenced: none is new."""
+        """OneHolder: Ack(e) of a formation has one content. Fenced: no new one of a superseded formation."""
         if datagram[2] != Kind.ACK:
             return
         ack = decode_control(datagram)
@@ -60,14 +56,14 @@ class ClusterCheckers(Observer):
             self._violated("OneHolder", node, f"a second Ack({ack.token}) of formation {ack.formation}")
 
     def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
-        """OneOrder: one token of a formation has one content."""
+        """OneOrder: a token of a formation has one content."""
         name = ordered.formation, ordered.token
         if self._contents.setdefault(name, ordered) != ordered:
             self._violated("OneOrder", node, f"token {ordered.token} of formation {ordered.formation} differs")
         self._holders[name].add(node)
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
-        """NoGap, NeverEarly, SurvivesK and OneOrder, at every release."""
+        """NoGap, NeverEarly, ReleasedTogether, Fenced, SurvivesK and OneOrder."""
         self.releases += 1
         if release.late:
             self.late_at[node] += 1
@@ -83,90 +79,85 @@ class ClusterCheckers(Observer):
         for span in ordered.spans:
             self._check_order(node, ordered.formation, span)
 
-    def cut(self, node: NodeId, token: int, now: Instant, /) -> None:  # noqa: ARG002
-        """CommittedSurvives: what was released may be taken back only after a Break."""
-        self.taken_back += 1
+    def truncated(self, node: NodeId, token: int, now: Instant, /) -> None:  # noqa: ARG002
+        """CommittedSurvives: released messages may be removed only after a Break."""
         if token >= self._released_through[node]:
             return
         if not any(formation.broken for formation in self.formations()):
             self._violated(
-                "CommittedSurvives", node, f"took back tokens after {token}, released {self._released_through[node]}"
+                "CommittedSurvives", node, f"removed tokens after {token}, released {self._released_through[node]}"
             )
         self._released_through[node] = token
-        self._expected[node] = self._realm.shelves[node].recovered().sequence
+        self._expected[node] = self._cluster.journals[node].recovered().sequence
 
     def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
-        """Kept for those who want to read the story."""
-        self.notices.append((self._realm.world.now, node, text))
+        self.notices.append((self._cluster.world.now, node, text))
 
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
-        """Faults: a site that stood still has an excuse, and one that comes back releases again what nobody noted."""
-        shelf = self._realm.shelves.get(node)
+    def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """A paused site may be late; a restarted one releases again what its journal has not marked as released."""
+        journal = self._cluster.journals.get(node)
         if what == "resume":
             self._resumed_at[node] = now
         elif what == "crash" and self.formations() and node in self.formations()[-1].members:
-            self._crashed_at[node] = self._realm.world.now
-        elif what == "restart" and shelf is not None:
-            self._released_through[node] = shelf.recovered().released_through
-            self._expected[node] = shelf.released_sequence()
-
-    # What is checked.
+            self._crashed_at[node] = self._cluster.world.now
+        elif what == "restart" and journal is not None:
+            self._released_through[node] = journal.recovered().released_through
+            self._expected[node] = journal.released_sequence()
 
     def released_through(self, node: NodeId) -> int:
-        """The last token that a site has released."""
         return self._released_through[node]
 
     @property
     def late(self) -> int:
-        """Releases that were marked late, anywhere."""
+        """The count of releases marked late, at all sites."""
         return self.late_at.total()
 
     def formations(self) -> list[Formation]:
-        """All that were ever recorded for the primary loop."""
-        log = self._realm.store.store.log
-        for entry in log[self._read :]:
+        """All formations that were recorded for the primary loop."""
+        log = self._cluster.store_access.store.log
+        for entry in log[self._decoded :]:
             if entry.loop == 0:
                 self._formations.append(decode_formation(entry.formation))
-        self._read = len(log)
+        self._decoded = len(log)
         return self._formations
 
     def _check_together(self, node: NodeId, release: Release, number: int, now: Instant) -> None:
         """ReleasedTogether: at the commit instant of the site's own clock, or marked late."""
         formation = next(each for each in self.formations() if each.number == number)
         if release.released_at != now:
-            self._violated("ReleasedTogether", node, f"says that it is {release.released_at} at {now}")
+            self._violated("ReleasedTogether", node, f"a release at {now} is marked as {release.released_at}")
         if not formation.timed or release.late:
             return
-        stood_still = release.commit_at <= self._resumed_at.get(node, -1)
-        allowed = LATE_AFTER if stood_still else min(self._grain(node, formation), LATE_AFTER)
+        was_paused = release.commit_at <= self._resumed_at.get(node, -1)
+        allowed = LATE_AFTER if was_paused else min(self._grain(node, formation), LATE_AFTER)
         if now - release.commit_at > allowed:
             late = (now - release.commit_at) / 1e6
-            self._violated("ReleasedTogether", node, f"token {release.token} came {late:.3f} ms late and unmarked")
+            self._violated("ReleasedTogether", node, f"token {release.token} was {late:.3f} ms late and not marked")
 
     def _grain(self, node: NodeId, formation: Formation) -> Duration:
-        """How late a good clock shows that a time has come. One that is set by more than it may be is not good."""
-        clock = self._realm.world.clock(node)
-        grain = clock.grain if isinstance(clock, WanderingClock) else 0
+        """How late a correct clock may be at a deadline; a step beyond the permitted clock error does not count."""
+        clock = self._cluster.world.clock(node)
+        grain = clock.grain if isinstance(clock, DriftingClock) else 0
         return min(grain, 2 * formation.timing.clock_error_max + MICROSECOND)
 
     def _check_fenced(self, node: NodeId, number: int, token: int, did: str) -> None:
-        """Fenced: from the moment at which a formation is recorded, nobody acts in what it leaves behind.
+        """Fenced: once a formation is recorded, no site acts on tokens that it supersedes.
 
-        Its members were fenced, or their leases had run out, by whatever clock they have.
+        By then its members have been fenced, or their leases have expired by any correct clock.
         """
         formations = self.formations()
         if not formations or formations[-1].number <= number:
             return
         for later in formations:
             if later.number > number and later.first_token <= token:
-                said = f"{did} token {token} of formation {number}, which formation {later.number} left behind"
-                self._violated("Fenced", node, said)
+                text = f"{did} token {token} of formation {number}, which formation {later.number} superseded"
+                self._violated("Fenced", node, text)
 
-    def figures(self) -> Iterator[tuple[str, Duration]]:
-        """How long it took to notice the crash of a member, and then to have a new formation on record."""
-        realm = self._realm
-        for node in realm.plan.reformers:
-            server = realm.world.machine(node)
+    def durations(self) -> Iterator[tuple[str, Duration]]:
+        """How long it took to detect the crash of a member ("detect"), and then to record a formation ("reform")."""
+        cluster = self._cluster
+        for node in cluster.plan.reformers:
+            server = cluster.world.machine(node)
             assert isinstance(server, Reformer)
             for ruling in server.primary.decisions:
                 if ruling.formation.first_sequence and ruling.formation.number > 1:
@@ -197,13 +188,13 @@ class ClusterCheckers(Observer):
         return any(f.broken and earlier < f.number <= later and f.first_sequence <= sequence for f in self.formations())
 
     def finish(self) -> None:
-        """After all is healed: one journal everywhere, everything in it was published, and all of that is in it."""
-        shelves = self._realm.shelves
-        first, *others = shelves
+        """After healing: all journals are equal, and hold exactly what was published."""
+        journals = self._cluster.journals
+        first, *others = journals
         for other in others:
-            if shelves[other].encoded != shelves[first].encoded:
+            if journals[other].encoded != journals[first].encoded:
                 self._violated("OneJournal", other, f"its journal differs from that of site {first}")
-        entries = shelves[first].entries
+        entries = journals[first].entries
         self._check_sources([entry for entry in entries if isinstance(entry, Ordered)])
         self._check_committed(entries)
 
@@ -216,32 +207,33 @@ class ClusterCheckers(Observer):
             for span in entry.spans:
                 stream = span.source, span.incarnation
                 if span.sequence != sequence:
-                    self._violated("NoGap", None, f"the order has {span.sequence} where {sequence} belongs")
+                    self._violated("NoGap", None, f"the order has {span.sequence}, expected {sequence}")
                 if span.first != streams.get(stream, 1):
-                    self._violated("SourceOrder", None, f"{stream} goes on with {span.first}")
+                    found, expected = span.first, streams.get(stream, 1)
+                    self._violated("SourceOrder", None, f"{stream} continues with {found}, expected {expected}")
                 streams[stream] = span.first + span.count
                 sequence += span.count
                 texts[stream] += [message for _, message in assembler.messages(span)]
-        for stream, said in texts.items():
-            if said != self._realm.published[stream][: len(said)]:
-                self._violated("NothingInvented", None, f"{stream} never said that")
-        for source in self._realm.plan.sources:
+        for stream, messages in texts.items():
+            if messages != self._cluster.published[stream][: len(messages)]:
+                self._violated("NothingInvented", None, f"the order has messages that {stream} did not publish")
+        for source in self._cluster.plan.sources:
             self._check_everything_arrived(source, texts)
 
     def _check_everything_arrived(self, source: NodeId, texts: dict[Stream, list[bytes]]) -> None:
-        latest = max((inc for node, inc in self._realm.published if node == source), default=None)
-        if latest is None or not self._realm.world.is_up(source):
+        latest = max((inc for node, inc in self._cluster.published if node == source), default=None)
+        if latest is None or not self._cluster.world.is_up(source):
             return
-        if self._realm.source(source).incarnation != latest:
-            return  # nothing was published since it came back
+        if self._cluster.source(source).incarnation != latest:
+            return  # nothing was published since its restart
         if any(formation.broken for formation in self.formations()):
-            return  # what was settled may be lost by a Break, and its source has forgotten it
-        published = self._realm.published[source, latest]
+            return  # a Break may lose settled messages, which the source has discarded
+        published = self._cluster.published[source, latest]
         if len(texts.get((source, latest), ())) != len(published):
             self._violated("EverythingArrives", source, f"{len(texts[source, latest])} of {len(published)} arrived")
 
     def _check_committed(self, entries: list[Ordered | FormationChange]) -> None:
-        """CommittedSurvives: what anybody ever released is in the order, or a Break says why not."""
+        """CommittedSurvives: what any site released is in the final order, unless a Break removed it."""
         final = {
             span.sequence + offset: (span.source, span.incarnation, span.first + offset)
             for entry in entries
@@ -254,7 +246,7 @@ class ClusterCheckers(Observer):
             for formation, identity in known.items():
                 lost = final.get(sequence) != identity
                 if lost and not self._broken_between(formation, latest, sequence):
-                    self._violated("CommittedSurvives", None, f"sequence {sequence}, {identity}, is gone")
+                    self._violated("CommittedSurvives", None, f"sequence {sequence}, {identity}, is lost")
 
     def _violated(self, guarantee: str, node: NodeId | None, text: str) -> None:
-        raise Violation(guarantee, node, self._realm.world.now, text)
+        raise Violation(guarantee, node, self._cluster.world.now, text)

@@ -1,7 +1,7 @@
-"""An ordeal: an upheaval, built, run and judged.
+"""A cluster run: the fault schedule of one seed, built, run and checked.
 
-First every fault is on, and nothing wrong may happen. Then all is healed, and what is right must happen: every site a
-member again, every message in every journal, and all journals the same.
+In the safety phase every fault is on and no guarantee may break. Then all faults end: every site must become a member
+again, every message must be in every journal, and all journals must be equal.
 """
 
 from collections.abc import Callable
@@ -13,159 +13,148 @@ from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cluster import EPOCH, Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
-from fairtape.simulation.facts import Violation
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
-from fairtape.simulation.faults import schedule
-from fairtape.simulation.intruder import Intruder
-from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, where
+from fairtape.simulation.faults import Intruder, schedule_fault
+from fairtape.simulation.observer import Violation
+from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, exception_text
 from fairtape.simulation.world import Spinning, Storm
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipState, OperatorVerb
 
-HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed realm that has not settled is stuck
+HEALING_MAX: Final = 60 * SECOND  # of virtual time, after which a healed cluster that has not settled is stuck
 
 
 class ClusterRun:
-    """An upheaval, built and running."""
+    """One fault schedule, built and running."""
 
-    def __init__(self, upheaval: FaultSchedule) -> None:
-        self.upheaval = upheaval
-        self.realm = Cluster(upheaval.plan)
-        self.guardians = ClusterCheckers(self.realm)
-        self.realm.world.witnesses.append(self.guardians)
-        self._retired: set[NodeId] = set()  # as the operator remembers it
-        self._text = Random(f"text {upheaval.seed}")  # noqa: S311
-        self.realm.settle()
+    def __init__(self, schedule: FaultSchedule) -> None:
+        self.schedule = schedule
+        self.cluster = Cluster(schedule.plan)
+        self.checkers = ClusterCheckers(self.cluster)
+        self.cluster.world.observers.append(self.checkers)
+        self._text = Random(f"text {schedule.seed}")  # noqa: S311
+        self.cluster.start()
         self._schedule()
 
     def _schedule(self) -> None:
-        world, realm = self.realm.world, self.realm
-        for at, source, count in self.upheaval.bursts:
+        world, cluster = self.cluster.world, self.cluster
+        for at, source, count in self.schedule.bursts:
             messages = [self._text.randbytes(self._text.choice((8, 64, 500))) for _ in range(count)]
-            world.at(at, partial(realm.publish, source, messages))
-        for fault in self.upheaval.faults:
-            schedule(world, fault, realm.reborn)
-        for outage in self.upheaval.outages:
+            world.at(at, partial(cluster.publish, source, messages))
+        for fault in self.schedule.faults:
+            schedule_fault(world, fault, cluster.new_incarnation)
+        for outage in self.schedule.outages:
             world.at(outage.at, partial(self._close_store, outage))
             world.at(outage.at + outage.period, partial(self._open_store, outage))
-        for at, site in self.upheaval.arrivals:
-            world.at(at, partial(realm.seat, site))
-        for at, verb, site in self.upheaval.orders:
-            world.at(at, partial(self._order, verb, site))
-        if self.upheaval.hostile_period:
-            self._let_stranger_in()
+        for at, site in self.schedule.arrivals:
+            world.at(at, partial(cluster.start_site, site))
+        for at, verb, site in self.schedule.commands:
+            world.at(at, partial(cluster.command, verb, site))
+        if self.schedule.intruder_period:
+            self._start_intruder()
 
-    def _let_stranger_in(self) -> None:
-        realm = self.realm
-        there = tuple(site for site in realm.sites if site not in realm.plan.latecomers)
-        stranger = Intruder(
-            realm.world,
-            targets=(*there, *realm.plan.reformers, *realm.plan.sources),
-            period=self.upheaval.hostile_period,
-            chance=Random(f"intruder {self.upheaval.seed}"),  # noqa: S311
+    def _start_intruder(self) -> None:
+        cluster = self.cluster
+        started = tuple(site for site in cluster.sites if site not in cluster.plan.late_sites)
+        intruder = Intruder(
+            cluster.world,
+            targets=(*started, *cluster.plan.reformers, *cluster.plan.sources),
+            period=self.schedule.intruder_period,
+            chance=Random(f"intruder {self.schedule.seed}"),  # noqa: S311
         )
-        realm.world.witnesses.append(stranger)
-        stranger.stay(self.upheaval.heals_at)
-
-    def _order(self, verb: OperatorVerb, site: NodeId) -> None:
-        """The operator orders, and repeats it as long as nobody has said that it was understood."""
-        if verb is OperatorVerb.RETIRE:
-            self._retired.add(site)
-        else:
-            self._retired.discard(site)
-        self.realm.order(verb, site)
+        cluster.world.observers.append(intruder)
+        intruder.start(self.schedule.heals_at)
 
     def _close_store(self, outage: Outage) -> None:
         if outage.node is None:
-            self.realm.store.closed = True
+            self.cluster.store_access.unavailable = True
         else:
-            self.realm.store.cut_off.add(outage.node)
+            self.cluster.store_access.cut_off.add(outage.node)
 
     def _open_store(self, outage: Outage) -> None:
         if outage.node is None:
-            self.realm.store.closed = False
+            self.cluster.store_access.unavailable = False
         else:
-            self.realm.store.cut_off.discard(outage.node)
+            self.cluster.store_access.cut_off.discard(outage.node)
 
     def run(self) -> None:
-        """Both phases; `Violation` where a guarantee breaks."""
-        world = self.realm.world
-        world.run(self.upheaval.heals_at)
+        """Both phases; `Violation` if a guarantee breaks."""
+        world = self.cluster.world
+        world.run(self.schedule.heals_at)
         self._heal()
         until = world.now + HEALING_MAX
-        while (unsettled := why_unsettled(self.realm)) is not None:
+        while (unsettled := why_unsettled(self.cluster)) is not None:
             if world.now > until:
                 raise Violation("HealsAtAll", None, world.now, unsettled)
-            self._look_after()
+            self._operate()
             world.run(world.now + SECOND // 4)
-        self.guardians.finish()
+        self.checkers.finish()
 
     def _heal(self) -> None:
-        world, realm = self.realm.world, self.realm
+        world, cluster = self.cluster.world, self.cluster
         world.network.heal()
-        realm.store.closed = False
-        realm.store.cut_off.clear()
-        for site in realm.plan.latecomers:
-            realm.seat(site)
-        for node in (*realm.sites, *realm.plan.reformers, *realm.plan.sources):
+        cluster.store_access.unavailable = False
+        cluster.store_access.cut_off.clear()
+        for site in cluster.plan.late_sites:
+            cluster.start_site(site)
+        for node in (*cluster.sites, *cluster.plan.reformers, *cluster.plan.sources):
             world.resume(node)
             if not world.is_up(node):
-                world.restart(node, realm.reborn(node))
+                world.restart(node, cluster.new_incarnation(node))
 
-    def _look_after(self) -> None:
-        """An operator who reads the log, sees that everybody is back, and says: go on, and let everybody in."""
-        for node in self.realm.plan.sources:
-            if self.realm.source(node).must_restart:
-                self.realm.world.restart(node, self.realm.reborn(node))
-        leader = self.realm.leader()
+    def _operate(self) -> None:
+        """Act as the operator: restart abandoned sources, resume a halted ring, admit retired sites."""
+        for node in self.cluster.plan.sources:
+            if self.cluster.source(node).must_restart:
+                self.cluster.world.restart(node, self.cluster.new_incarnation(node))
+        leader = self.cluster.leader()
         if leader is None:
             return
         if leader.primary.phase.name == "HALTED":
-            self.realm.order(OperatorVerb.RESUME)
+            self.cluster.command(OperatorVerb.RESUME)
         for site in sorted(leader.primary.retired):
-            self._order(OperatorVerb.ADMIT, site)
+            self.cluster.command(OperatorVerb.ADMIT, site)
 
     def outcome(self, broken: Violation | None) -> RunOutcome:
-        """What became of it."""
         return RunOutcome(
-            seed=self.upheaval.seed,
+            seed=self.schedule.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
             text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
-            lively=broken is None,
-            reforming=sum(each.number > 1 and each.first_sequence > 0 for each in self.guardians.formations()),
-            deliveries=self.realm.world.deliveries,
-            messages=sum(map(len, self.realm.published.values())),
-            late=self.guardians.late,
-            simulated=self.realm.world.now - EPOCH,
-            digest=self.realm.world.digest,
-            figures=tuple(self.guardians.figures()),
+            all_delivered=broken is None,
+            reforming=sum(each.number > 1 and each.first_sequence > 0 for each in self.checkers.formations()),
+            deliveries=self.cluster.world.deliveries,
+            messages=sum(map(len, self.cluster.published.values())),
+            late=self.checkers.late,
+            simulated=self.cluster.world.now - EPOCH,
+            digest=self.cluster.world.digest,
+            durations=tuple(self.checkers.durations()),
         )
 
 
-def why_unsettled(realm: Cluster) -> str | None:
-    """What is not yet as it should be in a realm in which nothing is wrong any more; None where all is."""
-    leader = realm.leader()
+def why_unsettled(cluster: Cluster) -> str | None:
+    """Why a cluster without faults has not reached its final state yet; None if it has."""
+    leader = cluster.leader()
     if leader is None:
-        return "nobody leads"
+        return "no reformation server leads"
     formation = leader.primary.formation
     if formation is None or leader.primary.phase.name != "STEADY":
         return f"the primary loop is {leader.primary.phase.value}"
-    absent = next(filter(None, (_why_absent(realm, node, formation) for node in realm.sites)), None)
+    absent = next(filter(None, (_why_absent(cluster, node, formation) for node in cluster.sites)), None)
     if absent is not None:
         return absent
-    if realm.pending() or not all(realm.source(node).idle for node in realm.plan.sources):
-        return "a source is not done"
-    lengths = {node: len(shelf.entries) for node, shelf in realm.shelves.items()}
+    if cluster.pending() or not all(cluster.source(node).idle for node in cluster.plan.sources):
+        return "a source has unsettled messages"
+    lengths = {node: len(journal.entries) for node, journal in cluster.journals.items()}
     if len(set(lengths.values())) > 1:
         return f"journals have {lengths} entries"
-    released = {node: shelf.released_through for node, shelf in realm.shelves.items()}
-    tokens = {node: shelf.recovered().token for node, shelf in realm.shelves.items()}
+    released = {node: journal.released_through for node, journal in cluster.journals.items()}
+    tokens = {node: journal.recovered().token for node, journal in cluster.journals.items()}
     return None if released == tokens else f"released {released} of {tokens}"
 
 
-def _why_absent(realm: Cluster, node: NodeId, formation: Formation) -> str | None:
-    site, home = realm.site(node), realm.homes[node]
+def _why_absent(cluster: Cluster, node: NodeId, formation: Formation) -> str | None:
+    site, home = cluster.site(node), cluster.homes[node]
     if site.formation != formation:
         return f"site {node} is not in formation {formation.number}"
     if home == 0 and site.membership_state is not MembershipState.MEMBER:
@@ -176,35 +165,35 @@ def _why_absent(realm: Cluster, node: NodeId, formation: Formation) -> str | Non
 
 
 def run_cluster(seed: int) -> RunOutcome:
-    """Draw, build and run one realm. Never raises: what goes wrong is the outcome."""
-    return judged(seed, lambda: ClusterRun(draw(seed)))
+    """Draw, build and run one cluster. Never raises: an exception is an outcome."""
+    return checked(seed, lambda: ClusterRun(draw(seed)))
 
 
-class Judged(Protocol):
-    """Something that runs, and says what became of it."""
+class CheckedRun(Protocol):
+    """A run of one cluster with its checkers."""
 
-    realm: Cluster
+    cluster: Cluster
 
     def run(self) -> None:
-        """`Violation` where a guarantee breaks."""
+        """Raises `Violation` if a guarantee breaks."""
 
     def outcome(self, broken: Violation | None) -> RunOutcome:
-        """What became of it."""
+        """The result of a run that ended, with the broken guarantee if there is one."""
 
 
-def judged(seed: int, build: Callable[[], Judged]) -> RunOutcome:
-    """Build it and run it. Never raises: what goes wrong is the outcome."""
+def checked(seed: int, build: Callable[[], CheckedRun]) -> RunOutcome:
+    """Build a run and run it. Never raises: an exception is an outcome."""
     try:
         running = build()
-    except Exception as raised:  # noqa: BLE001 - a realm that cannot be built is a finding, too
-        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
-    world = running.realm.world
+    except Exception as raised:  # noqa: BLE001 - a cluster that cannot be built is a failure, too
+        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=exception_text(raised))
+    world = running.cluster.world
     try:
         running.run()
     except Violation as broken:
         return running.outcome(broken)
-    except (Spinning, Storm) as wild:
-        return running.outcome(Violation(type(wild).__name__, None, world.now, str(wild)))
-    except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
-        return running.outcome(Violation(NEVER_RAISES, None, world.now, where(raised)))
+    except (Spinning, Storm) as runaway:
+        return running.outcome(Violation(type(runaway).__name__, None, world.now, str(runaway)))
+    except Exception as raised:  # noqa: BLE001 - any exception of a machine is a failure
+        return running.outcome(Violation(NEVER_RAISES, None, world.now, exception_text(raised)))
     return running.outcome(None)

@@ -1,7 +1,7 @@
-"""One seed, one whole configuration: who takes part, how fast, in which weather, and what goes wrong when.
+"""One seed draws the whole configuration of a ring: nodes, timing, links, clocks, load and faults.
 
-A `Configuration` is a value that can be printed and compared; `trial` builds and runs it. Most configurations can work
-and some cannot, because it is at the edge of the possible that protocols break.
+A `Configuration` is a value that can be printed and compared; `ring_run` builds and runs it. Some configurations have
+timings that are too tight to work, because protocols break at their limits.
 """
 
 from collections.abc import Iterator
@@ -19,20 +19,24 @@ from fairtape.wire.frames import NodeId
 FIRST_SITE: Final = 1
 FIRST_SOURCE: Final = 101
 LOSSES: Final = (0.0, 0.01, 0.05, 0.2)
-RETRIES: Final = {0.0: (3, 8), 0.01: (4, 10), 0.05: (7, 14), 0.2: (18, 32)}  # enough that loss alone seldom reforms
-LOSS_MAX: Final = 0.5  # beyond it no timing that is drawn here can work
+# The range of retries by loss: enough that loss alone rarely causes a reformation.
+RETRIES: Final = {0.0: (3, 8), 0.01: (4, 10), 0.05: (7, 14), 0.2: (18, 32)}
+LOSS_MAX: Final = 0.5  # no timing that is drawn here works beyond it
 RECORD_MAX: Final = 120  # bytes of an ordinary message; fits the smallest block
-TOKENS: Final = (30, 120)  # the length of the safety phase
+TOKENS: Final = (30, 120)  # the length of the safety phase, in tokens
 
 
 def chance_for(what: str, seed: int) -> Random:
-    """Chance for one part of one world, so that a change in one part does not stir the others."""
+    """The random numbers of one part of one world, so that a change in one part leaves the others as they are.
+
+    The name is part of the seed: another name draws another world.
+    """
     return Random(f"{what} {seed}")  # noqa: S311 - worlds must be repeatable, not secret
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Messages that one source is given at one instant."""
+    """Messages that one source publishes at one instant."""
 
     at: Instant
     source: NodeId
@@ -41,13 +45,13 @@ class Burst:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clocks:
-    """How well the nodes know the time."""
+    """The clock errors of the nodes."""
 
     bound: Duration = 0
     steps: bool = False
     noise: Duration = 0
-    liars: tuple[NodeId, ...] = ()
-    sources_within: Duration = 0  # sources promise nothing about their clocks; above 0, they are this far off and step
+    faulty: tuple[NodeId, ...] = ()  # sites whose clocks leave their bound
+    sources_within: Duration = 0  # above 0: the clocks of sources, which have no bound, are up to this far off and step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +74,9 @@ class Configuration:
     clocks: Clocks
     bursts: tuple[Burst, ...]
     faults: tuple[Fault, ...]
-    hostile_period: Duration  # 0: nobody intrudes
+    intruder_period: Duration  # 0: no intruder
     heals_at: Instant
-    recorders: tuple[NodeId, ...] = ()  # sources that publish records: back to back, of one size
+    record_sources: tuple[NodeId, ...] = ()  # sources that publish records of one size
 
     @property
     def starts_at(self) -> Instant:
@@ -81,7 +85,6 @@ class Configuration:
 
     @property
     def formation(self) -> Formation:
-        """The loop."""
         return Formation(
             number=1,
             members=self.sites,
@@ -92,7 +95,7 @@ class Configuration:
         )
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for the output of `fairtape check`."""
         timing = self.timing
         kind = ("TRMP merged" if timing.merged else "TRMP separate") if self.timed else "RMP"
         return (
@@ -137,23 +140,23 @@ def draw(seed: int, *, loss: float | None = None) -> Configuration:
         echo=chance.random() < 0.3,
         clocks=clocks,
         bursts=tuple(_draw_bursts(chance, sources, heals_at)),
-        faults=tuple(_Misfortune(chance, sites, sources, heals_at, timing.reform_delay).draw()),
-        hostile_period=chance.choice((0, 0, length // 200)),
+        faults=tuple(_FaultDrawer(chance, sites, sources, heals_at, timing.reform_delay).draw()),
+        intruder_period=chance.choice((0, 0, length // 200)),
         heals_at=heals_at,
     )
-    return replace(drawn, recorders=_draw_recorders(seed, drawn.bursts))
+    return replace(drawn, record_sources=_draw_record_sources(seed, drawn.bursts))
 
 
 def _draw_sites(chance: Random) -> tuple[NodeId, ...]:
     count = chance.randint(10, 20) if chance.random() < 0.05 else chance.randint(2, 9)
     sites = list(range(FIRST_SITE, FIRST_SITE + count))
     if chance.random() < 0.5:
-        chance.shuffle(sites)  # the token need not travel in the order of the names
+        chance.shuffle(sites)  # the order of the token need not be the order of the numbers
     return tuple(sites)
 
 
 def _draw_timing(chance: Random, one_way: Duration, loss: float, resilience: int) -> Timing:
-    """Mostly a timing that can work (T_R above a round trip, tokens not faster than they travel), sometimes not."""
+    """Usually a timing that works (T_R above a round trip, token period above the delay), sometimes one that cannot."""
     strained = chance.random() < 0.1
     retry_period = int(one_way * (chance.uniform(0.8, 2.0) if strained else chance.uniform(2.2, 4.0)))
     low, high = RETRIES[max(known for known in RETRIES if known <= loss)]
@@ -174,12 +177,12 @@ def _draw_timing(chance: Random, one_way: Duration, loss: float, resilience: int
 
 def _draw_clocks(chance: Random, sites: tuple[NodeId, ...], timing: Timing) -> Clocks:
     bound = chance.choice((0, 0, timing.retry_period // 50, timing.retry_period // 8))
-    lying = bound and chance.random() < 0.1
+    faulty = bound and chance.random() < 0.1
     return Clocks(
         bound=bound,
         steps=chance.random() < 0.3,
         noise=chance.choice((0, 0, 200)),
-        liars=(chance.choice(sites),) if lying else (),
+        faulty=(chance.choice(sites),) if faulty else (),
     )
 
 
@@ -187,8 +190,8 @@ def _draw_source_clocks(seed: int, timing: Timing) -> Duration:
     return chance_for("source clocks", seed).choice((0, 0, timing.retry_period, 10 * timing.retry_period))
 
 
-def _draw_recorders(seed: int, bursts: tuple[Burst, ...]) -> tuple[NodeId, ...]:
-    """Half of the sources whose messages have one size, whatever is too long for a record apart."""
+def _draw_record_sources(seed: int, bursts: tuple[Burst, ...]) -> tuple[NodeId, ...]:
+    """About half of the sources whose messages have one size, not counting those that are too long for a record."""
     chance = chance_for("records", seed)
     sizes: dict[NodeId, set[int]] = {}
     for burst in bursts:
@@ -209,8 +212,8 @@ def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant)
 
 
 @dataclass(frozen=True, slots=True)
-class _Misfortune:
-    """Draws faults: when, to whom, and for how long."""
+class _FaultDrawer:
+    """Draws faults: kind, instant, nodes and period."""
 
     chance: Random
     sites: tuple[NodeId, ...]
@@ -219,16 +222,16 @@ class _Misfortune:
     reform_delay: Duration
 
     def draw(self) -> Iterator[Fault]:
-        """Every kind of fault has its own probability of being in a world at all."""
-        kinds = ((0.4, 12, self._clog), (0.15, 1, self._partition), (0.3, 3, self._pause), (0.3, 3, self._rebirth))
+        """Each kind of fault has its own probability to occur in a world at all."""
+        kinds = ((0.4, 12, self._clog), (0.15, 1, self._partition), (0.3, 3, self._pause), (0.3, 3, self._restart))
         for probability, count_max, kind in kinds:
             if self.chance.random() < probability:
                 for _ in range(self.chance.randint(1, count_max)):
                     yield from kind()
         if self.chance.random() < 0.15:
-            yield Crash(self._moment(), self.chance.choice(self.sites))
+            yield Crash(self._instant(), self.chance.choice(self.sites))
 
-    def _moment(self) -> Instant:
+    def _instant(self) -> Instant:
         return EPOCH + self.chance.randrange(self.until - EPOCH)
 
     def _period(self) -> Duration:
@@ -236,17 +239,17 @@ class _Misfortune:
 
     def _clog(self) -> Iterator[Fault]:
         origin, to = self.chance.sample(self.sites + self.sources, 2)
-        yield Clog(self._moment(), origin, to, self._period())
+        yield Clog(self._instant(), origin, to, self._period())
 
     def _partition(self) -> Iterator[Fault]:
         nodes = self.sites + self.sources
         side = self.chance.sample(nodes, self.chance.randint(1, len(nodes) - 1))
-        yield Partition(self._moment(), tuple(side), self._period())
+        yield Partition(self._instant(), tuple(side), self._period())
 
     def _pause(self) -> Iterator[Fault]:
-        yield Pause(self._moment(), self.chance.choice(self.sites + self.sources), self._period())
+        yield Pause(self._instant(), self.chance.choice(self.sites + self.sources), self._period())
 
-    def _rebirth(self) -> Iterator[Fault]:
-        at, source = self._moment(), self.chance.choice(self.sources)
+    def _restart(self) -> Iterator[Fault]:
+        at, source = self._instant(), self.chance.choice(self.sources)
         yield Crash(at, source)
         yield Restart(at + self._period(), source)

@@ -1,4 +1,4 @@
-"""What a bystander on the network can read in a datagram: rules match it, traces print it."""
+"""Datagrams in short: what can be read without keys. Drop rules match it, traces print it."""
 
 from dataclasses import dataclass
 
@@ -30,12 +30,12 @@ NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class DatagramSummary:
-    """One datagram, read in passing."""
+    """The fields of one datagram that need no key."""
 
-    kind: Kind | None  # None: not a datagram that any node would send
+    kind: Kind | None  # None: not a valid datagram
     tokens: tuple[int, ...]
-    label: str  # short, for an arrow: Ack(7)
-    text: str  # whole, for a line of a trace: Ack(7) 12..14 = 101:5..7
+    label: str  # short, for an arrow of a diagram: Ack(7)
+    text: str  # complete, for a line of a trace: Ack(7) 12..14 = 101:5..7
 
 
 def span(first: int, count: int) -> str:
@@ -45,28 +45,28 @@ def span(first: int, count: int) -> str:
 
 def named(wanted: Range) -> str:
     """`101:5..7`, with the incarnation where it is not the first: `101.2:5..7`."""
-    reborn = f".{wanted.incarnation}" if wanted.incarnation > 1 else ""
-    return f"{wanted.source}{reborn}:{span(wanted.first, wanted.count)}"
+    incarnation = f".{wanted.incarnation}" if wanted.incarnation > 1 else ""
+    return f"{wanted.source}{incarnation}:{span(wanted.first, wanted.count)}"
 
 
 def summarize_datagram(datagram: bytes) -> DatagramSummary:
-    """Read one datagram; whatever it is, something can be said about it."""
+    """Decode one datagram; one that cannot be decoded is summarized as noise."""
     try:
         if kind_of(datagram) is Kind.BLOCK:
-            return _sight_block(datagram)
-        return _sight_control(decode_control(datagram))
+            return _summarize_block(datagram)
+        return _summarize_control(decode_control(datagram))
     except Malformed as fault:
         return DatagramSummary(None, (), "noise", f"noise of {len(datagram)} bytes ({fault})")
 
 
-def _sight_block(datagram: bytes) -> DatagramSummary:
+def _summarize_block(datagram: bytes) -> DatagramSummary:
     block = decode_block(datagram)
     what = "Fragment" if block.flags & Flag.FRAGMENT else "Block"
     name = named(Range(block.source, block.incarnation, block.first, block.count))
     return DatagramSummary(Kind.BLOCK, (), name, f"{what} {name}")
 
 
-def _sight_control(control: Control) -> DatagramSummary:
+def _summarize_control(control: Control) -> DatagramSummary:
     match control:
         case Ack(token=token):
             label = f"Ack({token})" if control.parts == 1 else f"Ack({token}, part {control.part + 1}/{control.parts})"

@@ -1,9 +1,10 @@
-"""A failover: calm weather, steady load, and then one or two members die at once. How long does it take?
+"""A failover: no link faults, steady load, and then one or two members crash at once. How long does it take?
 
-The numbers that are promised: a survivor notices within the reformation delay of the first token that does not come;
-then a formation without the dead is installed at every survivor within two round trips (2 T_R) of the reformation
-server's hearing of it, or, where a dead member's lease is not over by then, within as much of the end of that lease and
-what clocks may be wrong by. Meanwhile the rest goes on as always: nothing is lost, one order.
+The promised times: a survivor detects the crash within the reformation delay of the first missing token. Then every
+survivor installs a formation without the crashed members within two round trips (2 T_R) after the reformation server
+has received the report. If the lease of a crashed member has not expired by then, the two round trips count from its
+end plus the lease margin for clock errors. All other guarantees hold meanwhile: no message is lost, and there is one
+order.
 """
 
 from collections.abc import Sequence
@@ -15,44 +16,44 @@ from typing import Final
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
+from fairtape.core.percentiles import Rank, percentile
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
-from fairtape.simulation.cluster_run import judged, why_unsettled
-from fairtape.simulation.facts import Violation
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.cluster_run import checked, why_unsettled
+from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)
 REFORMERS: Final = (101, 102)
 SETTLING_MAX: Final = 30 * SECOND
-JITTER: Final = 20  # the mean queueing of a link is this part of its delay
-QUEUEING_MAX: Final = 12  # means: weather queues no datagram for longer
-AT_THE_LATEST: Final = " at the latest"  # names the promise beside what was measured
+JITTER: Final = 20  # the mean queueing delay of a link is its delay divided by this
+QUEUEING_MAX: Final = 12  # times the mean: no datagram is queued for longer
+AT_THE_LATEST: Final = " at the latest"  # added to the name of a duration, it names the promised one
 PROMISES: Final = ("detect", "install")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Everything that a seed decides."""
+    """Everything that a seed draws."""
 
     seed: int
     plan: ClusterPlan
-    victims: int  # how many die: the token site of that moment, and the ones that follow it
+    victims: int  # the count of members that crash: the token site at that instant, and those after it
     delay: Duration  # of the links
     at: Instant
     load_period: Duration
 
     @property
     def delay_max(self) -> Duration:
-        """The longest that a datagram is under way."""
+        """The longest time that a datagram takes on a link."""
         return self.delay + QUEUEING_MAX * (self.delay // JITTER)
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for the output of `fairtape check`."""
         topology = self.plan.topology
         timing = topology.primary.timing
         return (
@@ -83,7 +84,7 @@ def draw(seed: int) -> Failure:
         ),
         reformers=REFORMERS,
         sources=SOURCES,
-        sky=lambda _origin, _to: link_faults,
+        link_model=lambda _origin, _to: link_faults,
         seed=seed,
         leader_lease=timing.lease_period,
         store_delay=retry // 10,
@@ -97,138 +98,135 @@ class Failover(Observer):
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
-        self.realm = Cluster(failure.plan)
-        self.guardians = ClusterCheckers(self.realm)
-        self.stall: Duration = 0  # the longest silence at a survivor
+        self.cluster = Cluster(failure.plan)
+        self.checkers = ClusterCheckers(self.cluster)
+        self.stall: Duration = 0  # the longest time without a release at a survivor
         self._timing = failure.plan.topology.primary.timing
-        self._dead: tuple[NodeId, ...] = ()
+        self._crashed: tuple[NodeId, ...] = ()
         self._detected_at: Instant | None = None  # when the first survivor declared a failure
-        self._awaited = 0  # the number of the formation without the dead
+        self._awaited = 0  # the number of the formation without the crashed members
         self._released_at: dict[NodeId, Instant] = {}
         self._entered: dict[NodeId, Instant] = {}
-        self._figures: list[tuple[str, Duration]] = []
-        self.realm.world.witnesses += [self.guardians, self]
-        self.realm.settle()
+        self._durations: list[tuple[str, Duration]] = []
+        self.cluster.world.observers += [self.checkers, self]
+        self.cluster.start()
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:  # noqa: ARG002
-        """Measure the silence between two releases."""
-        at = self.realm.world.now
-        if node not in self._dead:
+        at = self.cluster.world.now
+        if node not in self._crashed:
             self.stall = max(self.stall, at - self._released_at.get(node, at))
         self._released_at[node] = at
 
     def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:  # noqa: ARG002
-        """Note who was the first to miss the dead."""
-        if self._dead and self._detected_at is None:
-            self._detected_at = self.realm.world.now
+        if self._crashed and self._detected_at is None:
+            self._detected_at = self.cluster.world.now
 
     def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:  # noqa: ARG002
-        """Note when a site enters the formation without the dead."""
-        if self._awaited and text.startswith(f"formation {self._awaited} ") and node in self.realm.sites:
-            self._entered[node] = self.realm.world.now
+        """Record when a site enters the formation without the crashed members."""
+        if self._awaited and text.startswith(f"formation {self._awaited} ") and node in self.cluster.sites:
+            self._entered[node] = self.cluster.world.now
 
     def run(self) -> None:
-        """Die, be replaced, come back; `Violation` where it took longer than was promised."""
-        world, at = self.realm.world, self.failure.at
+        """Crash the members, check the times, restart them; `Violation` if a time was exceeded."""
+        world, at = self.cluster.world, self.failure.at
         load_until = at + 3 * self._timing.lease_period
         for number, instant in enumerate(range(EPOCH + SECOND // 2, load_until, self.failure.load_period)):
             message = f"message {number}".encode()
-            world.at(instant, partial(self.realm.publish, SOURCES[number % len(SOURCES)], [message]))
+            world.at(instant, partial(self.cluster.publish, SOURCES[number % len(SOURCES)], [message]))
         world.run(at)
         formation = self._formation()
-        self._kill(formation)
+        self._crash(formation)
         world.run(load_until)
-        self._judge(formation)
-        for node in self._dead:
-            world.restart(node, self.realm.reborn(node))
+        self._check_times(formation)
+        for node in self._crashed:
+            world.restart(node, self.cluster.new_incarnation(node))
         until = world.now + SETTLING_MAX
-        while (unsettled := why_unsettled(self.realm)) is not None:
+        while (unsettled := why_unsettled(self.cluster)) is not None:
             if world.now > until:
                 raise Violation("HealsAtAll", None, world.now, unsettled)
             world.run(world.now + SECOND // 4)
-        self.guardians.finish()
+        self.checkers.finish()
 
     def _formation(self) -> Formation:
-        leader = self.realm.leader()
+        leader = self.cluster.leader()
         assert leader is not None
         assert leader.primary.formation is not None
         return leader.primary.formation
 
-    def _kill(self, formation: Formation) -> None:
-        first = formation.current(self.realm.world.now) + 1
-        self._dead = tuple(formation.holder(first + later) for later in range(self.failure.victims))
+    def _crash(self, formation: Formation) -> None:
+        first = formation.current(self.cluster.world.now) + 1
+        self._crashed = tuple(formation.holder(first + later) for later in range(self.failure.victims))
         self._awaited = formation.number + 1
-        for node in self._dead:
-            self.realm.world.crash(node)
+        for node in self._crashed:
+            self.cluster.world.crash(node)
 
-    def _judge(self, before: Formation) -> None:
-        """When it should have been noticed, and when the survivors should have gone on."""
-        leader = self.realm.leader()
+    def _check_times(self, before: Formation) -> None:
+        """Compare the times of detection and installation with the promised ones."""
+        leader = self.cluster.leader()
         assert leader is not None
         ruling = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
         if ruling is None:
-            raise Violation("ReformedInTime", None, self.realm.world.now, "there is no formation without the dead")
+            raise Violation("ReformedInTime", None, self.cluster.world.now, "no formation without the crashed sites")
         missing = [member for member in ruling.formation.members if member not in self._entered]
         if missing:
-            raise Violation("ReformedInTime", missing[0], self.realm.world.now, "a survivor never entered it")
+            raise Violation("ReformedInTime", missing[0], self.cluster.world.now, "a survivor never entered it")
         timing, failure = self._timing, self.failure
-        # A server that misses a member's word for a whole lease notices by itself, though no member may have.
+        # A server that receives nothing from a member for a whole lease detects the failure itself.
         detected_at = min(self._detected_at or ruling.began_at, ruling.began_at)
         detected_by = before.scheduled_at(before.current(failure.at) + 1) + timing.reform_delay
-        leases_over = failure.at + failure.delay_max + timing.lease_period + lease_margin(timing)
-        from_then_on = max(detected_at + failure.delay_max, leases_over)
-        going_at = max(self._entered.values())
-        going_by = from_then_on + 2 * timing.retry_period + 2 * failure.plan.store_delay
-        self._figures = [
+        leases_end_at = failure.at + failure.delay_max + timing.lease_period + lease_margin(timing)
+        can_install_at = max(detected_at + failure.delay_max, leases_end_at)
+        installed_at = max(self._entered.values())
+        installed_by = can_install_at + 2 * timing.retry_period + 2 * failure.plan.store_delay
+        self._durations = [
             ("detect", detected_at - failure.at),
             ("detect" + AT_THE_LATEST, detected_by - failure.at),
-            ("install", going_at - detected_at),
-            ("install" + AT_THE_LATEST, going_by - detected_at),
-            ("install after the lease", max(going_at - from_then_on, 0)),
+            ("install", installed_at - detected_at),
+            ("install" + AT_THE_LATEST, installed_by - detected_at),
+            ("install after the lease", max(installed_at - can_install_at, 0)),
             ("go on", self.stall),
         ]
         if detected_at > detected_by:
             late = (detected_at - detected_by) / 1e6
-            raise Violation("DetectedInTime", self._dead[0], detected_at, f"noticed {late:.3f} ms after Δ_R")
-        if going_at > going_by:
-            late = (going_at - going_by) / 1e6
-            raise Violation("ReformedInTime", self._dead[0], going_at, f"installed {late:.3f} ms too late")
+            raise Violation("DetectedInTime", self._crashed[0], detected_at, f"detected {late:.3f} ms after Δ_R")
+        if installed_at > installed_by:
+            late = (installed_at - installed_by) / 1e6
+            raise Violation("ReformedInTime", self._crashed[0], installed_at, f"installed {late:.3f} ms too late")
 
     def outcome(self, broken: Violation | None) -> RunOutcome:
-        """What became of it."""
-        world = self.realm.world
+        world = self.cluster.world
         return RunOutcome(
             seed=self.failure.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
             text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
-            lively=broken is None,
-            reforming=sum(each.number > 1 and each.first_sequence > 0 for each in self.guardians.formations()),
+            all_delivered=broken is None,
+            reforming=sum(each.number > 1 and each.first_sequence > 0 for each in self.checkers.formations()),
             deliveries=world.deliveries,
-            messages=sum(map(len, self.realm.published.values())),
-            late=self.guardians.late,
+            messages=sum(map(len, self.cluster.published.values())),
+            late=self.checkers.late,
             simulated=world.now - EPOCH,
             digest=world.digest,
-            figures=tuple(self._figures),
+            durations=tuple(self._durations),
         )
 
 
 def run_failover(seed: int) -> RunOutcome:
-    """Draw, build and run one failure. Never raises: what goes wrong is the outcome."""
-    return judged(seed, lambda: Failover(draw(seed)))
+    """Draw, build and run one failure. Never raises: an exception is an outcome."""
+    return checked(seed, lambda: Failover(draw(seed)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """How long something took in many failures, beside what was promised in each."""
+class PromisedTime:
+    """How long something took in many failures, compared with the promised time of each."""
 
     name: str
     least: Duration
     median: Duration
     p99: Duration
     longest: Duration
-    shares: tuple[float, ...]  # of the time that was promised, what it took: in rising order, one of each world
-    worlds: int  # of which some may have come to an end before it was measured
+    shares: tuple[float, ...]  # measured / promised, ascending, one per world
+    worlds: int  # including those that ended before it was measured
 
     @property
     def within(self) -> float:
@@ -236,20 +234,19 @@ class Kept:
         return sum(share <= 1.0 for share in self.shares) / self.worlds
 
     @classmethod
-    def of(cls, name: str, outcomes: Sequence[RunOutcome]) -> "Kept | None":
-        """Over all these worlds; None where none of them came so far."""
-        figures = [dict(outcome.figures) for outcome in outcomes]
-        pairs = [(each[name], each[name + AT_THE_LATEST]) for each in figures if name in each]
+    def of(cls, name: str, outcomes: Sequence[RunOutcome]) -> "PromisedTime | None":
+        """Over all these worlds; None if none of them measured it."""
+        durations = [dict(outcome.durations) for outcome in outcomes]
+        pairs = [(each[name], each[name + AT_THE_LATEST]) for each in durations if name in each]
         if not pairs:
             return None
-        took = sorted(measured for measured, _ in pairs)
-        last = len(took) - 1
+        took = [measured for measured, _ in pairs]
         return cls(
             name=name,
-            least=took[0],
-            median=took[last // 2],
-            p99=took[-(-last * 99 // 100)],
-            longest=took[-1],
+            least=min(took),
+            median=percentile(took, 0.5, 0, rank=Rank.LOWER),
+            p99=percentile(took, 0.99, 0, rank=Rank.HIGHER),
+            longest=max(took),
             shares=tuple(sorted(measured / promised for measured, promised in pairs)),
             worlds=len(outcomes),
         )

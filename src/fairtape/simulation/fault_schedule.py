@@ -1,8 +1,9 @@
-"""Upheavals: one seed draws a whole realm and everything that befalls it.
+"""One seed draws a whole cluster and its faults.
 
-Sites, sources and reformation servers crash, come back, stand still; machines lose what was never synced; links clog,
-the network parts, whole branches of it lose the same datagrams; the store cannot be reached, or answers nobody; clocks
-are set, wander, and lose their reference; sites come, are retired and admitted again; strangers send what they like.
+Sites, sources and reformation servers crash, restart and pause. Journals lose entries that were never synced. Links
+clog, the network partitions, and branches of a multicast tree lose datagrams together. The formation store is
+unavailable, to one server or to all. Clocks drift, step and lose their reference. Sites join, are retired and admitted
+again. An intruder injects datagrams.
 """
 
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, I
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import SimulatedClock, straying, wandering
+from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
 from fairtape.simulation.cluster import EPOCH, ClusterPlan
+from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
-from fairtape.simulation.network import Sky
+from fairtape.simulation.network import LinkModel
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
 
@@ -27,67 +29,67 @@ FIRST_SOURCE: Final = 201
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """The store cannot be reached: by nobody, or not by one server."""
+    """The formation store is unavailable to one server, or to all."""
 
     at: Instant
     period: Duration
-    node: NodeId | None
+    node: NodeId | None  # None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
-    """Everything that a seed decides."""
+    """Everything that a seed draws."""
 
     seed: int
     plan: ClusterPlan
     faults: tuple[Fault, ...]
     outages: tuple[Outage, ...]
-    orders: tuple[tuple[Instant, OperatorVerb, NodeId], ...]  # what the operator says of a site
-    arrivals: tuple[tuple[Instant, NodeId], ...]  # sites that come only then
-    hostile_period: Duration  # between two datagrams of a stranger; 0: none comes
-    bursts: tuple[tuple[Instant, NodeId, int], ...]  # when, who, how many messages
+    commands: tuple[tuple[Instant, OperatorVerb, NodeId], ...]  # of the operator
+    arrivals: tuple[tuple[Instant, NodeId], ...]  # late sites and when they start
+    intruder_period: Duration  # the mean time between two injected datagrams; 0: no intruder
+    bursts: tuple[tuple[Instant, NodeId, int], ...]  # instant, source, count of messages
     heals_at: Instant
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for the output of `fairtape check`."""
         topology, timing = self.plan.topology, self.plan.topology.primary.timing
         loops = " + ".join(str(len(loop.tour)) for loop in topology.loops)
         names = sorted({type(fault).__name__.lower() for fault in self.faults})
-        also = (("outage", self.outages), ("order", self.orders), ("arrival", self.arrivals))
-        names += [name for name, these in also if these] + ["intruder"] * bool(self.hostile_period)
+        also = (("outage", self.outages), ("order", self.commands), ("arrival", self.arrivals))
+        names += [name for name, these in also if these] + ["intruder"] * bool(self.intruder_period)
         return (
             f"{loops} sites, {len(self.plan.reformers)} reformation servers, {len(self.plan.sources)} sources, "
             f"K={topology.resilience}, {topology.excess.value}, {topology.remedy.value}, "
-            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'calm'}"
+            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}; {', '.join(names) or 'fault-free'}"
         )
 
 
 def draw(seed: int) -> FaultSchedule:
-    """The upheaval of a seed."""
-    chance = _chance("upheaval", seed)
+    """The fault schedule of a seed."""
+    chance = chance_for("upheaval", seed)
     heals_at = EPOCH + chance.choice((3, 5, 8)) * SECOND
     timing = _timing(chance)
     topology = _topology(chance, timing, seed)
     sites = tuple(topology.homes())
     reformers = tuple(range(FIRST_REFORMER, FIRST_REFORMER + chance.choice((1, 2, 2, 3))))
     sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 3)))
-    arrivals = tuple(_arrivals(_chance("arrivals", seed), topology, heals_at))
-    there = tuple(site for site in sites if site not in {site for _, site in arrivals})
-    faults = sorted(_faults(chance, there, reformers, sources, heals_at), key=lambda fault: fault.at)
+    arrivals = tuple(_arrivals(chance_for("arrivals", seed), topology, heals_at))
+    started = tuple(site for site in sites if site not in {site for _, site in arrivals})
+    faults = sorted(_faults(chance, started, reformers, sources, heals_at), key=lambda fault: fault.at)
     plan = ClusterPlan(
         topology=topology,
         reformers=reformers,
         sources=sources,
-        sky=_sky(chance, timing),
+        link_model=_link_model(chance, timing),
         seed=seed,
         tree_loss=chance.choice((0.0, 0.01, 0.05)) if chance.random() < 0.3 else None,
         durable=chance.random() < 0.8,
         leader_lease=max(timing.reform_delay, 200 * MILLISECOND),
         store_delay=chance.choice((MILLISECOND, 5 * MILLISECOND, 30 * MILLISECOND)),
-        latecomers=tuple(site for _, site in arrivals),
+        late_sites=tuple(site for _, site in arrivals),
         clocks={
             **_clocks(chance, (*sites, *reformers, *sources), timing, heals_at),
-            **dict(_lost_clocks(_chance("lost clocks", seed), sites, reformers, timing, heals_at)),
+            **dict(_clocks_losing_reference(chance_for("lost clocks", seed), sites, reformers, timing, heals_at)),
         },
     )
     return FaultSchedule(
@@ -95,17 +97,12 @@ def draw(seed: int) -> FaultSchedule:
         plan=plan,
         faults=tuple(faults),
         outages=tuple(_outages(chance, reformers, heals_at)),
-        orders=tuple(_orders(_chance("orders", seed), sites, heals_at)),
+        commands=tuple(_commands(chance_for("orders", seed), sites, heals_at)),
         arrivals=arrivals,
-        hostile_period=_chance("stranger", seed).choice((0, 0, 10, 2)) * MILLISECOND,
+        intruder_period=chance_for("stranger", seed).choice((0, 0, 10, 2)) * MILLISECOND,
         bursts=tuple(_bursts(chance, sources, heals_at)),
         heals_at=heals_at,
     )
-
-
-def _chance(what: str, seed: int) -> Random:
-    """Chance for one part of one realm, so that a change in one part does not stir the others."""
-    return Random(f"{what} {seed}")  # noqa: S311 - a simulation
 
 
 def _timing(chance: Random) -> Timing:
@@ -121,7 +118,7 @@ def _timing(chance: Random) -> Timing:
 
 
 def _topology(chance: Random, timing: Timing, seed: int) -> Topology:
-    sets = _chance("sets", seed).choice((1, 1, 1, 2, 3))
+    sets = chance_for("sets", seed).choice((1, 1, 1, 2, 3))
     count = chance.choice((2, 3, 3, 4, 5, 5, 7))
     primary = tuple(range(1, count + 1))
     loops = [LoopTopology(number=0, tour=primary, timing=timing, request_sets=sets)]
@@ -149,7 +146,7 @@ def _topology(chance: Random, timing: Timing, seed: int) -> Topology:
     )
 
 
-def _sky(chance: Random, timing: Timing) -> Sky:
+def _link_model(chance: Random, timing: Timing) -> LinkModel:
     delay = timing.retry_period // chance.choice((4, 8, 20))
     jitter = delay // chance.choice((2, 5, 20))
     loss = chance.choice((0.0, 0.01, 0.01, 0.05, 0.1))
@@ -161,12 +158,12 @@ def _sky(chance: Random, timing: Timing) -> Sky:
 def _clocks(
     chance: Random, nodes: tuple[NodeId, ...], timing: Timing, heals_at: Instant
 ) -> dict[NodeId, SimulatedClock]:
-    """Clocks that wander, and step, within what they declare."""
+    """Clocks that drift and step within their bound."""
     if chance.random() < 0.5:
         return {}
     bound = timing.clock_error_max // chance.choice((1, 2, 10))
     return {
-        node: wandering(
+        node: drifting_clock(
             Random(f"clock {chance.random()} {node}"),  # noqa: S311
             since=EPOCH,
             until=heals_at,
@@ -179,32 +176,34 @@ def _clocks(
     }
 
 
-def _lost_clocks(
+def _clocks_losing_reference(
     chance: Random, sites: tuple[NodeId, ...], reformers: tuple[NodeId, ...], timing: Timing, heals_at: Instant
 ) -> Iterator[tuple[NodeId, SimulatedClock]]:
-    """Clocks that lose their reference for a while, know it, and go astray meanwhile."""
+    """Clocks that lose their reference for a period and declare a larger bound meanwhile."""
     for node in chance.sample(sites, chance.choice((0, 0, 0, 1, 1, 2)) % (len(sites) + 1)):
-        yield node, _lost_clock(chance, timing, heals_at)
+        yield node, _clock_losing_reference(chance, timing, heals_at)
     if chance.random() < 0.1:
-        yield chance.choice(reformers), _lost_clock(chance, timing, heals_at)
+        yield chance.choice(reformers), _clock_losing_reference(chance, timing, heals_at)
 
 
-def _lost_clock(chance: Random, timing: Timing, heals_at: Instant) -> SimulatedClock:
+def _clock_losing_reference(chance: Random, timing: Timing, heals_at: Instant) -> SimulatedClock:
     at = _instant(chance, heals_at)
     error = timing.clock_error_max * chance.choice((1, 2, 4, 10, 40)) * chance.choice((-1, 1))
     period = chance.randrange(SECOND // 20, 3 * SECOND)
-    return straying(at=at, period=period, error=error, bound=timing.clock_error_max // 4, step=chance.random() < 0.5)
+    return clock_losing_reference(
+        at=at, period=period, error=error, bound=timing.clock_error_max // 4, step=chance.random() < 0.5
+    )
 
 
 def _arrivals(chance: Random, topology: Topology, heals_at: Instant) -> Iterator[tuple[Instant, NodeId]]:
-    """Growth: some sites come when the others have been at work for long."""
+    """Growth: some sites start after the others."""
     for loop in topology.loops:
         if len(loop.tour) > 2 and chance.random() < 0.3:
             for site in chance.sample(loop.tour, chance.randint(1, len(loop.tour) - 2)):
                 yield _instant(chance, heals_at), site
 
 
-def _orders(
+def _commands(
     chance: Random, sites: tuple[NodeId, ...], heals_at: Instant
 ) -> Iterator[tuple[Instant, OperatorVerb, NodeId]]:
     for _ in range(chance.choice((0, 0, 0, 1, 2))):
@@ -244,7 +243,7 @@ def _faults(
 
 
 def _crashes_of_sites(chance: Random, sites: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Fault]:
-    """One by one, and neighbours at once."""
+    """Crashes of single sites, and of two sites at almost the same time."""
     for _ in range(chance.choice((0, 1, 1, 2, 4))):
         at, node = _instant(chance, heals_at), chance.choice(sites)
         yield Crash(at, node)

@@ -1,23 +1,29 @@
-"""What can happen to a node, as values: a swarm draws them, a scenario writes them, a world carries them out.
+"""Faults as values, their scheduling, and an intruder.
 
-What can happen to a link (clogs, cuts, rules) is the network's matter and stands there; it is scheduled here.
+A configuration draws faults from a seed and a scenario script names them; `schedule_fault` puts them on the event queue
+of a world. How the network carries out clogs, partitions and drop rules is in `network`.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from random import Random
+from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration, Instant
 from fairtape.core.machine import Machine
+from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import World
 from fairtape.wire.frames import NodeId
 
-if TYPE_CHECKING:
-    from fairtape.simulation.world import World
+OVERHEARD_MAX: Final = 200  # datagrams that the intruder remembers
+NOISE_MAX: Final = 200  # bytes of a random datagram
+HEADER_SIZE: Final = 32  # a changed byte does most damage in the header
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The node stops at once and forgets everything."""
+    """The node stops at once and loses its memory."""
 
     at: Instant
     node: NodeId
@@ -25,7 +31,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The node comes back as a new incarnation; nothing of its memory survives."""
+    """The node starts again as a new incarnation; nothing of its memory survives."""
 
     at: Instant
     node: NodeId
@@ -33,7 +39,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The node's process stands still; datagrams queue up in its socket and arrive late, timers fire late."""
+    """The process of the node stops running: datagrams queue in its socket, timers fire late."""
 
     at: Instant
     node: NodeId
@@ -42,7 +48,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Clog:
-    """Datagrams on one link are held until it is unclogged; then they all arrive."""
+    """Datagrams on one link are held for a period; then all of them arrive."""
 
     at: Instant
     origin: NodeId
@@ -52,7 +58,7 @@ class Clog:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nothing crosses between `side` and the rest."""
+    """No datagram crosses between `side` and the other nodes."""
 
     at: Instant
     side: tuple[NodeId, ...]
@@ -62,14 +68,14 @@ class Partition:
 Fault: TypeAlias = Crash | Restart | Pause | Clog | Partition
 
 
-def schedule(world: "World", fault: Fault, reborn: Callable[[NodeId], Machine]) -> None:
-    """Put one fault into the world's future; `reborn` makes the machine of a restarted node."""
+def schedule_fault(world: World, fault: Fault, new_incarnation: Callable[[NodeId], Machine]) -> None:
+    """Schedule one fault; `new_incarnation` makes the machine of a restarted node."""
     network = world.network
     match fault:
         case Crash(at, node):
             world.at(at, lambda: world.crash(node))
         case Restart(at, node):
-            world.at(at, lambda: world.restart(node, reborn(node)))
+            world.at(at, lambda: world.restart(node, new_incarnation(node)))
         case Pause(at, node, period):
             world.at(at, lambda: world.pause(node))
             world.at(at + period, lambda: world.resume(node))
@@ -79,3 +85,57 @@ def schedule(world: "World", fault: Fault, reborn: Callable[[NodeId], Machine]) 
         case Partition(at, side, period):
             world.at(at, lambda: network.cut(side))
             world.at(at + period, lambda: network.mend(side))
+
+
+class Intruder(Observer):
+    """Injects datagrams without having any key.
+
+    It sends random bytes, replays datagrams that it overheard, and sends them changed, truncated or spliced. None of
+    this may change the order.
+    """
+
+    def __init__(self, world: World, *, targets: tuple[NodeId, ...], period: Duration, chance: Random) -> None:
+        self._world = world
+        self._targets = targets
+        self._period = period  # the mean of an exponential distribution
+        self._chance = chance
+        self._overheard: deque[bytes] = deque(maxlen=OVERHEARD_MAX)
+        self._stops_at: Instant = 0
+
+    def start(self, until: Instant) -> None:
+        """Inject at random times until then."""
+        self._stops_at = until
+        self._schedule_next()
+
+    def sent(self, _node: NodeId, _to: int, datagram: bytes, _at: Instant, /) -> None:
+        self._overheard.append(datagram)
+
+    def _schedule_next(self) -> None:
+        at = self._world.now + 1 + int(self._chance.expovariate(1.0) * self._period)
+        if at < self._stops_at:
+            self._world.at(at, self._inject)
+
+    def _inject(self) -> None:
+        self._world.inject(self._chance.choice(self._targets), self._forge())
+        self._schedule_next()
+
+    def _forge(self) -> bytes:
+        chance = self._chance
+        if not self._overheard or chance.random() < 0.1:
+            return chance.randbytes(chance.randrange(NOISE_MAX))
+        original = self._overheard[chance.randrange(len(self._overheard))]
+        match chance.randrange(5):
+            case 0:
+                return original
+            case 1:
+                return original[: chance.randrange(len(original))]
+            case 2:
+                other = self._overheard[chance.randrange(len(self._overheard))]
+                cut = chance.randrange(min(len(original), len(other)))
+                return original[:cut] + other[cut:]
+            case 3:
+                place = chance.randrange(min(len(original), HEADER_SIZE))
+                return original[:place] + chance.randbytes(1) + original[place + 1 :]
+            case _:
+                place = chance.randrange(len(original))
+                return original[:place] + chance.randbytes(1) + original[place + 1 :]

@@ -1,8 +1,8 @@
-"""The network of a world: what happens to a datagram between two nodes.
+"""The simulated network: loss, delay and duplication of datagrams between nodes.
 
-Each direction of each pair of nodes is a link with weather of its own. A multicast may run along a tree, and a loss on
-an edge of the tree is then a loss for everybody behind it, as in a real network. Links clog one by one and unclog in
-another order; partitions cut every link between two sides; rules drop what a scenario points at.
+Each direction of each pair of nodes is a link with its own fault probabilities. A multicast may follow a tree; then a
+loss on an edge is a loss for all nodes behind it, as in a real network. Links clog one by one and unclog in any order.
+Partitions cut every link between two sides. Rules drop the datagrams that a scenario names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,21 +20,19 @@ HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in 
 
 Deliver: TypeAlias = Callable[[Duration, NodeId, bytes], None]
 Watch: TypeAlias = Callable[[NodeId, NodeId, bytes, Duration | None], None]
-Sky: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
+LinkModel: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
 
 
 class Link:
     """One direction between two nodes."""
 
-    __slots__ = ("calm", "clogs", "cuts", "held", "link_faults", "origin", "to")
+    __slots__ = ("clogs", "cuts", "held", "link_faults", "lossless", "origin", "to")
 
     def __init__(self, origin: NodeId, to: NodeId, link_faults: LinkFaults) -> None:
         self.origin = origin
         self.to = to
         self.link_faults = link_faults
-        self.calm = (
-            replace(link_faults, loss=0.0) if link_faults.loss else link_faults
-        )  # where the tree already decided about loss
+        self.lossless = replace(link_faults, loss=0.0) if link_faults.loss else link_faults  # if a tree decides loss
         self.clogs = 0
         self.cuts = 0
         self.held: list[bytes] = []
@@ -42,24 +40,24 @@ class Link:
 
 @dataclass(slots=True)
 class Rule:
-    """Drop the datagrams that match, `count` of them."""
+    """Drop the first `count` datagrams that match."""
 
     origin: NodeId | None = None
     to: NodeId | None = None
     kind: Kind | None = None
     token: int | None = None
-    text: str | None = None  # a part of what a bystander reads, such as 101:5
+    text: str | None = None  # a part of the datagram's summary, such as 101:5
     count: int = 1
 
-    def takes(self, link: Link, sighting: DatagramSummary) -> bool:
-        """Whether this datagram is dropped; it then counts."""
+    def matches(self, link: Link, summary: DatagramSummary) -> bool:
+        """Whether to drop this datagram; each match uses up one of `count`."""
         applies = (
             self.count > 0
             and self.origin in (None, link.origin)
             and self.to in (None, link.to)
-            and self.kind in (None, sighting.kind)
-            and (self.token is None or self.token in sighting.tokens)
-            and (self.text is None or self.text in sighting.text)
+            and self.kind in (None, summary.kind)
+            and (self.token is None or self.token in summary.tokens)
+            and (self.text is None or self.text in summary.text)
         )
         self.count -= applies
         return applies
@@ -67,15 +65,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A multicast tree over all nodes, shared by all senders: datagrams flow from the sender's place outward."""
+    """A multicast tree over all nodes, shared by all senders: datagrams flow outward from the sender."""
 
     neighbours: Mapping[NodeId, tuple[NodeId, ...]]
-    loss: float  # of each edge, for everybody behind it
-    channels: frozenset[int] | None = None  # that flow along it; None: all
+    loss: float  # probability per edge; a loss is a loss for all nodes behind the edge
+    channels: frozenset[int] | None = None  # the channels that use the tree; None: all
 
     @classmethod
-    def grown(cls, nodes: Sequence[NodeId], loss: float, chance: Random) -> "Tree":
-        """A random tree: each node is tied to one of those before it."""
+    def random(cls, nodes: Sequence[NodeId], loss: float, chance: Random) -> "Tree":
+        """A random tree: each node is connected to one of the nodes before it."""
         neighbours: dict[NodeId, list[NodeId]] = {node: [] for node in nodes}
         for position, node in enumerate(nodes[1:], start=1):
             parent = nodes[chance.randrange(position)]
@@ -89,39 +87,39 @@ class Tree:
         for position, (node, came_from) in enumerate(queue):
             for neighbour in self.neighbours[node]:
                 if neighbour != came_from:
-                    queue.append((neighbour, node))  # a breadth-first walk grows what it walks
+                    queue.append((neighbour, node))  # breadth-first: the loop goes on over what is appended
                     yield position, neighbour
 
 
 class Network:
-    """All links, and who listens where."""
+    """All links, and the channels that each node receives."""
 
     def __init__(
-        self, *, sky: Sky, chance: Random, deliver: Deliver, tree: Tree | None = None, echo: bool = False
+        self, *, link_model: LinkModel, chance: Random, deliver: Deliver, tree: Tree | None = None, echo: bool = False
     ) -> None:
         self.rules: list[Rule] = []
         self.watch: Watch | None = None
-        self._sky = sky
+        self._sky = link_model
         self._chance = chance
         self._deliver = deliver
         self._tree = tree
-        self._echo = echo  # some hosts hear their own multicasts
+        self._echo = echo  # whether nodes receive their own multicasts, as some hosts do
         self._listeners: dict[int, list[NodeId]] = {channel: [] for channel in Channel}
-        self._loops: dict[NodeId, tuple[int, ...]] = {}  # the channels of secondary loops that a node hears
+        self._loops: dict[NodeId, tuple[int, ...]] = {}  # the channels of secondary loops that a node receives
         self._links: dict[tuple[NodeId, NodeId], Link] = {}
-        self._fans: dict[tuple[NodeId, int], list[Link]] = {}
+        self._fan_outs: dict[tuple[NodeId, int], list[Link]] = {}
         self._branches: dict[tuple[NodeId, int], list[tuple[int, Link | None]]] = {}
         self._sides: list[tuple[NodeId, ...]] = []
 
     def join(self, node: NodeId, channels: Iterable[int]) -> None:
-        """Let a node hear these channels."""
+        """Subscribe a node to these channels."""
         for channel in channels:
             self._listeners.setdefault(channel, []).append(node)
-        self._fans.clear()
+        self._fan_outs.clear()
         self._branches.clear()
 
     def listen(self, node: NodeId, channels: Iterable[int]) -> None:
-        """Let a node hear these channels of secondary loops, and no others of their kind."""
+        """Replace the channels of secondary loops that a node receives."""
         for channel in self._loops.pop(node, ()):
             self._listeners[channel].remove(node)
         self._loops[node] = tuple(channels)
@@ -133,35 +131,33 @@ class Network:
         self._tree = None
         for side in list(self._sides):
             self.mend(side)
-        sky = self._sky
-        self._sky = lambda origin, to: replace(sky(origin, to), loss=0.0, duplication=0.0)
+        link_model = self._sky
+        self._sky = lambda origin, to: replace(link_model(origin, to), loss=0.0, duplication=0.0)
         for link in self._links.values():
-            link.link_faults = link.calm = replace(link.link_faults, loss=0.0, duplication=0.0)
+            link.link_faults = link.lossless = replace(link.link_faults, loss=0.0, duplication=0.0)
             while link.clogs:
                 self.unclog(link.origin, link.to)
 
     def send(self, origin: NodeId, to: NodeId, datagram: bytes) -> None:
-        """Carry one datagram to one node."""
         link = self._link(origin, to)
         self._cross(link, datagram, link.link_faults)
 
     def multicast(self, origin: NodeId, channel: int, datagram: bytes) -> None:
-        """Carry one datagram to all listeners."""
         if self._tree is not None and (self._tree.channels is None or channel in self._tree.channels):
-            self._flow(self._tree.loss, self._branches_of(origin, channel), datagram)
+            self._cross_tree(self._tree.loss, self._branches_of(origin, channel), datagram)
             return
-        fan = self._fans.get((origin, channel))
+        fan = self._fan_outs.get((origin, channel))
         if fan is None:
-            fan = self._fan(origin, channel)
+            fan = self._fan_out(origin, channel)
         for link in fan:
             self._cross(link, datagram, link.link_faults)
 
     def clog(self, origin: NodeId, to: NodeId) -> None:
-        """Hold what travels on this link from now on."""
+        """Hold all datagrams on this link. Clogs nest."""
         self._link(origin, to).clogs += 1
 
     def unclog(self, origin: NodeId, to: NodeId) -> None:
-        """Let go what was held; it arrives in order, a microsecond apart. Clogs nest."""
+        """End one clog; after the last, held datagrams arrive in order, a microsecond apart."""
         link = self._link(origin, to)
         if link.clogs == 0:
             return  # healed in the meantime
@@ -172,7 +168,7 @@ class Network:
                 self._arrive(link, datagram, position * MICROSECOND)
 
     def cut(self, side: tuple[NodeId, ...]) -> None:
-        """Cut every link between `side` and the rest."""
+        """Cut every link between `side` and the other nodes."""
         self._sides.append(side)
         for link in self._links.values():
             link.cuts += _crosses(link, side)
@@ -186,7 +182,7 @@ class Network:
             link.cuts -= _crosses(link, side)
 
     def _cross(self, link: Link, datagram: bytes, link_faults: LinkFaults) -> None:
-        if (link.cuts or link.clogs or self.rules) and self._hinders(link, datagram):
+        if (link.cuts or link.clogs or self.rules) and self._blocks(link, datagram):
             return
         arrivals = arrival_delays(link_faults, self._chance)
         if self.watch is not None:
@@ -196,24 +192,24 @@ class Network:
         for delay in arrivals:
             deliver(delay, link.to, datagram)
 
-    def _hinders(self, link: Link, datagram: bytes) -> bool:
+    def _blocks(self, link: Link, datagram: bytes) -> bool:
         if link.cuts:
-            self._lose(link, datagram)
+            self._drop(link, datagram)
             return True
         if self.rules:
-            sighting = summarize_datagram(datagram)
-            if any(rule.takes(link, sighting) for rule in self.rules):
-                self._lose(link, datagram)
+            summary = summarize_datagram(datagram)
+            if any(rule.matches(link, summary) for rule in self.rules):
+                self._drop(link, datagram)
                 return True
         if link.clogs:
             if len(link.held) < HELD_MAX:
                 link.held.append(datagram)
             else:
-                self._lose(link, datagram)
+                self._drop(link, datagram)
             return True
         return False
 
-    def _flow(self, loss: float, branches: list[tuple[int, Link | None]], datagram: bytes) -> None:
+    def _cross_tree(self, loss: float, branches: list[tuple[int, Link | None]], datagram: bytes) -> None:
         chance = self._chance.random
         reached = [True]
         for parent, link in branches:
@@ -222,11 +218,11 @@ class Network:
             if link is None:
                 continue
             if here:
-                self._cross(link, datagram, link.calm)
+                self._cross(link, datagram, link.lossless)
             else:
-                self._lose(link, datagram)
+                self._drop(link, datagram)
 
-    def _lose(self, link: Link, datagram: bytes) -> None:
+    def _drop(self, link: Link, datagram: bytes) -> None:
         if self.watch is not None:
             self.watch(link.origin, link.to, datagram, None)
 
@@ -242,19 +238,19 @@ class Network:
             link.cuts = sum(_crosses(link, side) for side in self._sides)
         return link
 
-    def _fan(self, origin: NodeId, channel: int) -> list[Link]:
-        hearers = [node for node in self._listeners.get(channel, ()) if self._echo or node != origin]
-        fan = self._fans[origin, channel] = [self._link(origin, node) for node in hearers]
+    def _fan_out(self, origin: NodeId, channel: int) -> list[Link]:
+        receivers = [node for node in self._listeners.get(channel, ()) if self._echo or node != origin]
+        fan = self._fan_outs[origin, channel] = [self._link(origin, node) for node in receivers]
         return fan
 
     def _branches_of(self, origin: NodeId, channel: int) -> list[tuple[int, Link | None]]:
         branches = self._branches.get((origin, channel))
         if branches is None:
             assert self._tree is not None
-            hearing = {link.to: link for link in self._fan(origin, channel)}
-            branches = [(parent, hearing.get(node)) for parent, node in self._tree.outward(origin)]
-            if origin in hearing:
-                branches.append((0, hearing[origin]))
+            links = {link.to: link for link in self._fan_out(origin, channel)}
+            branches = [(parent, links.get(node)) for parent, node in self._tree.outward(origin)]
+            if origin in links:
+                branches.append((0, links[origin]))
             self._branches[origin, channel] = branches
         return branches
 

@@ -1,4 +1,4 @@
-"""Those who watch a world: checkers, recorders, intruders."""
+"""What checkers, recorders and the intruder see of a world, and the exception of a broken guarantee."""
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Report
 from fairtape.core.instants import Instant
@@ -6,7 +6,7 @@ from fairtape.wire.frames import NodeId
 
 
 class Observer:
-    """Sees everything that machines ask of the world; changes nothing."""
+    """Sees every effect of every machine, and every fault of a node. Subclasses override what they need."""
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:
         """A node sent a datagram, to one node or to a channel."""
@@ -20,14 +20,29 @@ class Observer:
     def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:
         """A node declared a failure at `now` of its own clock."""
 
-    def turned(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
-        """A node noted a change of formation in its journal."""
+    def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
+        """A node wrote a change of formation to its journal."""
 
     def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:
-        """A node wrote something into its log."""
+        """A node wrote a line to its log."""
 
-    def cut(self, node: NodeId, token: int, now: Instant, /) -> None:
-        """A node took everything after a token out of its journal."""
+    def truncated(self, node: NodeId, token: int, now: Instant, /) -> None:
+        """A node removed everything after a token from its journal."""
 
-    def befell(self, node: NodeId, what: str, now: Instant, /) -> None:
-        """Something happened to a node: crash, restart, pause or resume."""
+    def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """A node had a "crash", "restart", "pause" or "resume"."""
+
+
+class Violation(Exception):
+    """A broken guarantee: its name, the node (if one), the true time, and what was found."""
+
+    def __init__(self, guarantee: str, node: NodeId | None, at: Instant, text: str) -> None:
+        super().__init__(guarantee, node, at, text)
+        self.guarantee = guarantee
+        self.node = node
+        self.at = at
+        self.text = text
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f" at node {self.node}"
+        return f"{self.guarantee}{where}: {self.text}"

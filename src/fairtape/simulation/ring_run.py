@@ -1,8 +1,8 @@
-"""A trial: one configuration, built and run twice over.
+"""A ring run: one configuration, built and run in two phases.
 
-First a safety phase with every fault on, in which nothing wrong may happen; then everything is healed, and what is
-right must happen. A world in which a site crashed, lied about the time or declared a failure is asked for safety only,
-because in this stage nothing heals a loop.
+In the safety phase every fault is on and no guarantee may break. Then all faults end, and every message must arrive. If
+a site crashed, had a faulty clock or declared a failure, only safety is required: a ring without reformation servers
+cannot reform.
 """
 
 import traceback
@@ -19,41 +19,41 @@ from fairtape.core.machine import Machine
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.checkers import EverythingArrives, RingCheckers
-from fairtape.simulation.clocks import SimulatedClock, TrueClock, wandering
+from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers, Stream
+from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
-from fairtape.simulation.facts import Facts, Stream, Violation
-from fairtape.simulation.faults import schedule
-from fairtape.simulation.intruder import Intruder
+from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.network import Tree
+from fairtape.simulation.observer import Violation
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.world import EPOCH, Spinning, Storm, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
-PENDING_MAX: Final = 10_000  # messages that wait for room in a source
-PATIENCE: Final = 60  # token or retry periods without any release after which a healed world is stuck
+PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
+PATIENCE: Final = 60  # token or retry periods without a release, after which a healed world is stuck
+FILLER: Final = b"chatter"  # in the digest of every history
 
 NEVER_RAISES: Final = "NeverRaises"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """What became of one seed."""
+    """The result of one seed."""
 
     seed: int
     guarantee: str | None = None  # the one that was broken
     node: NodeId | None = None
     text: str = ""
-    lively: bool = False  # everything arrived; else only safety was asked for
+    all_delivered: bool = False  # whether every message arrived; else only safety was required
     reforming: int = 0  # sites that declared a failure
-    deliveries: int = 0  # datagrams handed to nodes
-    messages: int = 0  # messages put in order
+    deliveries: int = 0  # datagrams delivered to nodes
+    messages: int = 0  # messages in the order
     late: int = 0  # releases marked late
     simulated: Duration = 0
     digest: int = 0
-    figures: tuple[tuple[str, Duration], ...] = ()  # how long things took that are worth a distribution
-    counts: tuple[tuple[str, int], ...] = ()  # how often things happened that are worth telling
+    durations: tuple[tuple[str, Duration], ...] = ()  # named durations, for distributions over many seeds
+    counts: tuple[tuple[str, int], ...] = ()  # named counts, for sums over many seeds
 
     @property
     def failed(self) -> bool:
@@ -62,12 +62,12 @@ class RunOutcome:
 
 
 @dataclass(slots=True)
-class _Feed:
-    """The application behind one source: it keeps what the source had no room for, and survives its crashes."""
+class _Publisher:
+    """The application of one source. It keeps what the source has not accepted, and survives crashes of the source."""
 
     incarnation: int = 1
     pending: list[bytes] = field(default_factory=list)
-    chatter: int = 0  # messages at the end that nobody will wait for
+    fillers: int = 0  # messages at the end that need not arrive
 
 
 class RingRun:
@@ -77,8 +77,8 @@ class RingRun:
         self.configuration = configuration
         self.formation = configuration.formation
         self.published: dict[tuple[NodeId, int], list[bytes]] = {}
-        self._keys = Keys.from_secret(b"a swarm", configuration.sites, configuration.sources)
-        self._feeds = {source: _Feed() for source in configuration.sources}
+        self._keys = Keys.from_secret(b"a swarm", configuration.sites, configuration.sources)  # in every digest
+        self._publishers = {source: _Publisher() for source in configuration.sources}
         self._text = chance_for("text", configuration.seed)
         self.world = self._build_world()
         self.facts = Facts(
@@ -88,46 +88,44 @@ class RingRun:
             claim=lambda node: self.receiver(node).stable_through,
             grain=self._grains(),
         )
-        self.jury = RingCheckers(self.facts)
-        self.world.witnesses.append(self.jury)
+        self.ring_checkers = RingCheckers(self.facts)
+        self.world.observers.append(self.ring_checkers)
         self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
         self.tracers = {site: Tracer() for site in configuration.sites}
-        self._seat_nodes()
+        self._add_nodes()
         self.facts.forgotten = {source: partial(self._forgotten, source) for source in configuration.sources}
         self._schedule()
 
     def receiver(self, node: NodeId) -> Receiver:
-        """The machine of a site."""
         machine = self.world.machine(node)
         assert isinstance(machine, Receiver)
         return machine
 
     def source(self, node: NodeId) -> Source:
-        """The machine of a source."""
         machine = self.world.machine(node)
         assert isinstance(machine, Source)
         return machine
 
     def run(self) -> bool:
-        """Both phases. Whether everything arrived, as it must unless there was a failure; `Violation` otherwise."""
+        """Both phases. True if every message arrived, False if only safety was required; else `Violation`."""
         world, configuration = self.world, self.configuration
         world.run(configuration.heals_at)
         self._heal()
-        (arrival,) = (checker for checker in self.jury.checkers if isinstance(checker, EverythingArrives))
+        (arrival,) = (checker for checker in self.ring_checkers.checkers if isinstance(checker, EverythingArrives))
         arrival.alive = self._numbers_used
         self._wait_for(arrival)
-        self.jury.finished({site: world.clock(site).read(world.now) for site in configuration.sites})
+        self.ring_checkers.finished({site: world.clock(site).read(world.now) for site in configuration.sites})
         if self._excused():
             return False
         arrival.demand()
         if not self._arrived(arrival):
-            arrival.violated(None, "a source could not send all that it was given")
+            arrival.violated(None, "a source could not send all messages of its application")
         if not self._settled():
-            arrival.violated(None, "a source never learned that what it sent is settled")
+            arrival.violated(None, "a source never learned that its messages are settled")
         return True
 
     def _wait_for(self, arrival: EverythingArrives) -> None:
-        """As long as anything moves, and a while longer."""
+        """Run until all messages have arrived, or until nothing was released for `PATIENCE` steps."""
         timing = self.configuration.timing
         step = max(timing.token_period, timing.retry_period, self.configuration.delay_max)
         patience, progress = PATIENCE, -1
@@ -135,27 +133,26 @@ class RingRun:
             patience = patience - 1 if self.facts.released == progress else PATIENCE
             progress = self.facts.released
             if not arrived:
-                self._chat()
+                self._publish_filler()
             self.world.run(self.world.now + step)
 
-    def _chat(self) -> None:
-        """RMP notices a lost acknowledgment only by a later one (2001 §2), so its sources must not fall silent."""
+    def _publish_filler(self) -> None:
+        """Publish one more message: RMP detects a lost acknowledgment only by a later one (2001 §2)."""
         source = self.configuration.sources[0]
-        if self.formation.timed or not self.world.is_up(source) or self._feeds[source].pending:
+        if self.formation.timed or not self.world.is_up(source) or self._publishers[source].pending:
             return
-        self._feeds[source].chatter += 1
-        self._feeds[source].pending.append(b"chatter")
-        self._feed(source)
+        self._publishers[source].fillers += 1
+        self._publishers[source].pending.append(FILLER)
+        self._offer(source)
 
-    def outcome(self, broken: Violation | None = None, *, lively: bool = False) -> RunOutcome:
-        """What became of it."""
+    def outcome(self, broken: Violation | None = None, *, all_delivered: bool = False) -> RunOutcome:
         sites = self.configuration.sites
         return RunOutcome(
             seed=self.configuration.seed,
             guarantee=broken.guarantee if broken else None,
             node=broken.node if broken else None,
             text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
-            lively=lively,
+            all_delivered=all_delivered,
             reforming=len(self.facts.reported),
             deliveries=self.world.deliveries,
             messages=max(self.receiver(site).next_sequence for site in sites) - 1,
@@ -168,19 +165,21 @@ class RingRun:
         configuration = self.configuration
         chance = chance_for("network", configuration.seed)
         nodes = configuration.sites + configuration.sources
-        weathers: dict[tuple[NodeId, NodeId], LinkFaults] = {}
+        link_faults: dict[tuple[NodeId, NodeId], LinkFaults] = {}
         for origin in nodes:
             for to in nodes:
-                weathers[origin, to] = LinkFaults(
+                link_faults[origin, to] = LinkFaults(
                     delay=int(configuration.delay_max * chance.uniform(0.1, 1.0)),
                     jitter=configuration.jitter,
                     loss=configuration.loss,
                     duplication=configuration.duplication,
                 )
-        tree = Tree.grown(nodes, configuration.loss, chance) if configuration.tree else None
-        return World(chance=chance, sky=lambda origin, to: weathers[origin, to], tree=tree, echo=configuration.echo)
+        tree = Tree.random(nodes, configuration.loss, chance) if configuration.tree else None
+        return World(
+            chance=chance, link_model=lambda origin, to: link_faults[origin, to], tree=tree, echo=configuration.echo
+        )
 
-    def _seat_nodes(self) -> None:
+    def _add_nodes(self) -> None:
         configuration = self.configuration
         for site in configuration.sites:
             clock = self._clock(site)
@@ -188,7 +187,7 @@ class RingRun:
                 me=site,
                 formation=self.formation,
                 keys=self._keys,
-                born_at=min(clock.read(EPOCH), self.formation.starts_at),  # a clock may lie about that, too
+                born_at=min(clock.read(EPOCH), self.formation.starts_at),  # a faulty clock may be past the start
                 datagram_max=configuration.datagram_max,
                 clock_bound=lambda clock=clock: clock.bound,  # type: ignore[misc]
                 observe=self.recorder.observer(site) if self.recorder else None,
@@ -204,26 +203,26 @@ class RingRun:
             keys=self._keys.for_source(source),
             timing=self.configuration.timing,
             resilience=self.configuration.resilience,
-            incarnation=self._feeds[source].incarnation,
+            incarnation=self._publishers[source].incarnation,
             datagram_max=self.configuration.datagram_max,
         )
 
-    def _reborn(self, node: NodeId) -> Machine:
-        self._feeds[node].incarnation += 1
+    def _new_incarnation(self, node: NodeId) -> Machine:
+        self._publishers[node].incarnation += 1
         return self._new_source(node)
 
     def _clock(self, node: NodeId) -> SimulatedClock:
         clocks = self.configuration.clocks
-        wild = clocks.sources_within if node in self.configuration.sources else 0
-        if clocks.bound == 0 and not wild:
+        source_error = clocks.sources_within if node in self.configuration.sources else 0
+        if clocks.bound == 0 and not source_error:
             return TrueClock()
-        return wandering(
+        return drifting_clock(
             chance_for(f"clock {node}", self.configuration.seed),
             since=EPOCH,
             until=self.configuration.heals_at + 10 * SECOND,
             bound=clocks.bound,
-            within=wild or (clocks.bound * 20 if node in clocks.liars else None),
-            steps=clocks.steps or wild > 0,
+            within=source_error or (clocks.bound * 20 if node in clocks.faulty else None),
+            steps=clocks.steps or source_error > 0,
             noise=min(clocks.noise, clocks.bound),
         )
 
@@ -231,7 +230,7 @@ class RingRun:
         clocks = self.configuration.clocks
         if clocks.bound == 0:
             return {}
-        reach = clocks.bound * 20 if clocks.liars else clocks.bound
+        reach = clocks.bound * 20 if clocks.faulty else clocks.bound
         grain = 2 + clocks.noise + (2 * reach if clocks.steps else 0)
         return dict.fromkeys(self.configuration.sites, grain)
 
@@ -240,43 +239,43 @@ class RingRun:
         for burst in configuration.bursts:
             world.at(burst.at, partial(self._publish, burst))
         for fault in configuration.faults:
-            schedule(world, fault, self._reborn)
-        if configuration.hostile_period:
+            schedule_fault(world, fault, self._new_incarnation)
+        if configuration.intruder_period:
             intruder = Intruder(
                 world,
                 targets=configuration.sites + configuration.sources,
-                period=configuration.hostile_period,
+                period=configuration.intruder_period,
                 chance=chance_for("intruder", configuration.seed),
             )
-            world.witnesses.append(intruder)
-            intruder.stay(configuration.heals_at)
+            world.observers.append(intruder)
+            intruder.start(configuration.heals_at)
 
     def _publish(self, burst: Burst) -> None:
-        feed = self._feeds[burst.source]
+        publisher = self._publishers[burst.source]
         text = self._text.randbytes(sum(burst.sizes))
         messages = [text[end - size : end] for size, end in zip(burst.sizes, accumulate(burst.sizes), strict=True)]
-        feed.pending += messages[: max(PENDING_MAX - len(feed.pending), 0)]
-        self._feed(burst.source)
+        publisher.pending += messages[: max(PENDING_MAX - len(publisher.pending), 0)]
+        self._offer(burst.source)
 
-    def _feed(self, node: NodeId) -> None:
-        feed, world = self._feeds[node], self.world
+    def _offer(self, node: NodeId) -> None:
+        publisher, world = self._publishers[node], self.world
 
         def offer(now: Instant) -> None:
-            offering = self._offer_records if node in self.configuration.recorders else self._offer_messages
-            accepted = offering(self.source(node), feed.pending, now)
-            self.published.setdefault((node, feed.incarnation), []).extend(feed.pending[:accepted])
-            del feed.pending[:accepted]
+            offering = self._offer_records if node in self.configuration.record_sources else self._offer_messages
+            accepted = offering(self.source(node), publisher.pending, now)
+            self.published.setdefault((node, publisher.incarnation), []).extend(publisher.pending[:accepted])
+            del publisher.pending[:accepted]
 
-        if feed.pending and not world.is_paused(node):
+        if publisher.pending and not world.is_paused(node):
             world.touch(node, offer)
-        if feed.pending:
-            world.at(world.now + self.configuration.timing.retry_period, lambda: self._feed(node))
+        if publisher.pending:
+            world.at(world.now + self.configuration.timing.retry_period, lambda: self._offer(node))
 
     def _offer_messages(self, source: Source, messages: list[bytes], now: Instant) -> int:
         return source.publish(messages, now)
 
     def _offer_records(self, source: Source, messages: list[bytes], now: Instant) -> int:
-        """Runs of one size leave as records; what is too long for one block leaves as a message."""
+        """Publish runs of one size as records, and messages that are too long for one block as messages."""
         accepted = 0
         for size, run in groupby(messages, key=len):
             records = list(run)
@@ -290,20 +289,20 @@ class RingRun:
         return accepted
 
     def _heal(self) -> None:
-        """End every fault that can end; a crashed source stays down only if nobody was to restart it."""
+        """End all faults except crashes; a crashed source stays down unless a restart is scheduled."""
         self.world.network.heal()
         for node in self.configuration.sites + self.configuration.sources:
             self.world.resume(node)
 
     def _excused(self) -> bool:
         sites_down = any(not self.world.is_up(site) for site in self.configuration.sites)
-        return sites_down or bool(self.facts.reported) or bool(self.configuration.clocks.liars)
+        return sites_down or bool(self.facts.reported) or bool(self.configuration.clocks.faulty)
 
     def _numbers_used(self, stream: tuple[NodeId, int]) -> int:
         source, incarnation = stream
-        if not self.world.is_up(source) or self._feeds[source].incarnation != incarnation:
+        if not self.world.is_up(source) or self._publishers[source].incarnation != incarnation:
             return 0
-        return self.source(source).next_number - 1 - self._feeds[source].chatter
+        return self.source(source).next_number - 1 - self._publishers[source].fillers
 
     def _forgotten(self, node: NodeId) -> tuple[Stream, int]:
         source = self.source(node)
@@ -311,37 +310,37 @@ class RingRun:
 
     def _arrived(self, arrival: EverythingArrives) -> bool:
         sources = [source for source in self.configuration.sources if self.world.is_up(source)]
-        taken = all(self.source(source).queued == 0 and not self._feeds[source].pending for source in sources)
+        taken = all(self.source(source).queued == 0 and not self._publishers[source].pending for source in sources)
         return taken and arrival.missing() is None
 
     def _settled(self) -> bool:
-        """Whether every source knows that K + 1 sites hold all that it sent."""
+        """Whether every source knows that K + 1 sites hold all its messages."""
         return all(self.source(source).idle for source in self.configuration.sources if self.world.is_up(source))
 
 
 def run_seed(seed: int, *, loss: float | None = None) -> RunOutcome:
-    """Draw, build and run one world. Never raises: what goes wrong is the outcome."""
+    """Draw, build and run one world. Never raises: an exception is an outcome."""
     try:
-        trial = RingRun(draw(seed, loss=loss))
-    except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a finding, too
-        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=where(raised))
-    lively, broken = judge(trial)
-    return trial.outcome(broken, lively=lively)
+        run = RingRun(draw(seed, loss=loss))
+    except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a failure, too
+        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=exception_text(raised))
+    all_delivered, broken = check_run(run)
+    return run.outcome(broken, all_delivered=all_delivered)
 
 
-def judge(trial: RingRun) -> tuple[bool, Violation | None]:
-    """Run a trial: whether everything arrived, and which guarantee was broken."""
+def check_run(run: RingRun) -> tuple[bool, Violation | None]:
+    """Run both phases: whether every message arrived, and which guarantee was broken."""
     try:
-        return trial.run(), None
+        return run.run(), None
     except Violation as broken:
         return False, broken
-    except (Spinning, Storm) as wild:
-        return False, Violation(type(wild).__name__, None, trial.world.now, str(wild))
-    except Exception as raised:  # noqa: BLE001 - whatever a machine raises is a finding
-        return False, Violation(NEVER_RAISES, None, trial.world.now, where(raised))
+    except (Spinning, Storm) as runaway:
+        return False, Violation(type(runaway).__name__, None, run.world.now, str(runaway))
+    except Exception as raised:  # noqa: BLE001 - any exception of a machine is a failure
+        return False, Violation(NEVER_RAISES, None, run.world.now, exception_text(raised))
 
 
-def where(raised: Exception) -> str:
-    """What was raised and where, in one line."""
+def exception_text(raised: Exception) -> str:
+    """The exception and where it was raised, in one line."""
     frame = traceback.extract_tb(raised.__traceback__)[-1]
     return f"{type(raised).__name__}: {raised} ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})"

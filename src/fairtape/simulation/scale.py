@@ -1,13 +1,13 @@
-"""Scale: loops of loops with very many sites, in virtual time, for some hundred tokens.
+"""Scale: hierarchies of loops with thousands of sites, in virtual time, for a few hundred tokens.
 
-What grows with the number of sites, and what does not? In each loop one control message is multicast per token, however
-many sites there are. When a branch of the multicast tree loses a datagram, everybody behind it misses it; but each site
-is asked for repairs only by the members of its own loops, so no site is flooded. Where the members of a loop take turns
-in asking (k_p sets, TRMP 2001 §5.2) even a loss that they all share makes one set ask, and the answer serves the rest.
+The question is what grows with the number of sites. In each loop one control message is multicast per token, for any
+number of sites. A datagram that a branch of the multicast tree loses is lost for all sites behind it, but each site
+receives requests only from the members of its own loops, so no site is overloaded. If the members of a loop take turns
+in requesting (k_p sets, TRMP 2001 §5.2), only one set requests a shared loss, and the repair serves the others.
 
-The tree follows the loops, as loops follow the map: the junctions are the backbone, and every loop hangs below its own.
-There are no reformation servers in these worlds: the formations are installed at the beginning, and leases are granted
-that last. Everything else is as always: real bytes, and the machines that production runs, one for every site.
+The tree follows the loops: the junctions are the backbone, and every loop is below its junction. There are no
+reformation servers: formations are installed at the start, with leases that outlast the run. Everything else is as
+usual: real bytes, and one production machine per site.
 """
 
 import gc
@@ -44,66 +44,66 @@ TIMING: Final = Timing(
     commit_delay=300 * MILLISECOND,
     clock_error_max=10 * MILLISECOND,
 )
-WEATHER: Final = LinkFaults(delay=5 * MILLISECOND)  # one for all links: loss is the tree's
+LINK_FAULTS: Final = LinkFaults(delay=5 * MILLISECOND)  # for all links; loss is that of the tree
 LEASE: Final = 3_600 * SECOND
 EVENTS_MAX: Final = 100_000_000
 MESSAGE_STRIDE: Final = 5  # tokens from one message to the next
-SETTLING_TOKENS: Final = 40  # at the end, without messages: what is missing is repaired by then
-ASKERS_MAX: Final = 10  # sites in one set S_{i,t}, where receivers take turns in asking
-REQUEST_SETS_MIN: Final = 2  # k_p there: with one set there are no turns
-SECONDARY_CONTROL_MAX: Final = 1.05  # per token: RMP's way of passing repeats it where the next site was held up
-SITES_FROM: Final = 1_001  # node numbers above those of all channels, so that a witness can tell them apart
-SECRET: Final = b"a very large realm"
+SETTLING_TOKENS: Final = 40  # at the end, without messages: time for the last repairs
+ASKERS_MAX: Final = 10  # sites in one set S_{i,t}, if receivers take turns in requesting
+REQUEST_SETS_MIN: Final = 2  # k_p in that case: with one set there are no turns
+SECONDARY_CONTROL_MAX: Final = 1.05  # per token: event-driven token passing retransmits if the next site was delayed
+SITES_FROM: Final = 1_001  # node numbers above those of all channels, so that an observer can tell them apart
+SECRET: Final = b"scale"
 
 Progress: TypeAlias = Callable[[float], None]
-"""Told which share of a run is done."""
+"""Called with the fraction of a run that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One row of the table."""
+    """The parameters of one run: one row of the table."""
 
     sites: int
     levels: int = 2
-    taking_turns: bool = False  # whether sets of members take turns in asking for repairs
+    taking_turns: bool = False  # whether sets of members take turns in requesting repairs
     tokens: int = 200  # two rounds of a loop of a hundred
     tree_loss: float = 0.002  # of each branch
     seed: int = 1
 
     def request_sets(self, members: int) -> int:
-        """k_p of a loop of so many."""
+        """k_p of a loop with this many members."""
         return max(-(-members // ASKERS_MAX), REQUEST_SETS_MIN) if self.taking_turns else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was counted."""
+    """The counters of one run."""
 
     size: Size
     loops: int
     loop_sites: int  # of the largest loop
     request_sets: int  # k_p of the largest loop
     tokens: int  # passed in the primary loop
-    loop_tokens: int  # passed in the secondary loop that came least far
+    loop_tokens: int  # passed in the slowest secondary loop
     primary_control: float  # control messages per token of the primary loop
     secondary_control: float  # control messages per token of a secondary loop, the mean of all
     losses: int  # copies of datagrams that the tree lost
     requests: int
-    requests_max: int  # received by the one site that was asked most
-    requests_peak: int  # received by one site in one token period, at most
-    repairs: int  # datagrams that were sent again
-    lag_max: Duration  # from t_e until the last site held everything up to e
-    complete: bool  # whether every site had released every message in the end
+    requests_max: int  # received by the site with the most requests
+    requests_peak: int  # the most that one site received in one token period
+    repairs: int  # retransmitted datagrams
+    lag_max: Duration  # from t_e until the last site held everything through e
+    complete: bool  # whether every site released every message
     deliveries: int
 
     @property
     def requests_peak_max(self) -> int:
-        """In one token period one set of each loop may ask a site, and those whose answer was lost ask once more."""
+        """In one token period one set of each loop may send requests to a site, twice if a repair was lost."""
         askers = -(-self.loop_sites // self.request_sets)
         return 2 * self.size.levels * askers
 
     def broken(self) -> list[str]:
-        """What was promised, and is not so."""
+        """The promises that were not kept, one sentence each."""
         size = self.size
         promises = {
             "some sites have not released everything": self.complete,
@@ -117,16 +117,16 @@ class Measured:
 
     @property
     def asked_per_token(self) -> float:
-        """NACKs per token at the site that was asked most."""
+        """Requests per token at the site with the most requests."""
         return self.requests_max / self.tokens
 
     @property
     def missed_per_token(self) -> float:
-        """Copies lost per token: how often one site would be asked if all sites were to ask it."""
+        """Copies lost per token: the requests that one site would receive if it repaired for all others."""
         return self.losses / self.tokens
 
 
-class Count(Observer):
+class ScaleCounters(Observer):
     """Counts control messages, requests, repairs and releases."""
 
     def __init__(self, source: NodeId) -> None:
@@ -144,7 +144,6 @@ class Count(Observer):
         self._period = 0
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:
-        """A datagram leaves a node."""
         kind = datagram[2]
         if kind == Kind.ACK and to == Channel.CONTROL:
             ack = decode_control(datagram)
@@ -157,19 +156,18 @@ class Count(Observer):
             self.loop_acks[passed.loop] += 1
             self.loop_tokens.setdefault(passed.loop, set()).add(passed.token)
         elif kind == Kind.REQUEST:
-            self._asked(to, at // TIMING.token_period)
+            self._count_request(to, at // TIMING.token_period)
         elif kind in (Kind.ACK, Kind.BLOCK) and node != self._source:
             self.repairs += 1
 
     def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
-        """A site holds everything up to a token."""
+        """A site holds everything through a token."""
         self.lag_max = max(self.lag_max, now - ordered.acknowledged_at)
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:  # noqa: ARG002
-        """A release."""
         self.released[node] += release.count
 
-    def _asked(self, site: NodeId, period: int) -> None:
+    def _count_request(self, site: NodeId, period: int) -> None:
         if period != self._period:
             self._lately.clear()
             self._period = period
@@ -179,34 +177,34 @@ class Count(Observer):
 
 
 def measure(size: Size, progress: Progress = lambda _: None) -> Measured:
-    """Build a hierarchy of so many sites, let its tokens pass, and count."""
+    """Build a hierarchy of this size, run it and return its counters."""
     with uncollected():
-        realm = ScaledLoops(size)
-        realm.run(progress)
-    counted, hierarchy = realm.counted, realm.hierarchy
+        loops = ScaledLoops(size)
+        loops.run(progress)
+    counters, hierarchy = loops.counters, loops.hierarchy
     return Measured(
         size=size,
         loops=len(hierarchy.loops),
         loop_sites=hierarchy.passes_max,
         request_sets=size.request_sets(hierarchy.passes_max),
-        tokens=len(counted.tokens),
-        loop_tokens=min(map(len, counted.loop_tokens.values())),
-        primary_control=counted.acks / len(counted.tokens),
-        secondary_control=counted.loop_acks.total() / sum(map(len, counted.loop_tokens.values())),
-        losses=realm.losses,
-        requests=counted.requests.total(),
-        requests_max=max(counted.requests.values(), default=0),
-        requests_peak=counted.requests_peak,
-        repairs=counted.repairs,
-        lag_max=counted.lag_max,
-        complete=len(counted.released) == size.sites and len(set(counted.released.values())) == 1,
-        deliveries=realm.world.deliveries,
+        tokens=len(counters.tokens),
+        loop_tokens=min(map(len, counters.loop_tokens.values())),
+        primary_control=counters.acks / len(counters.tokens),
+        secondary_control=counters.loop_acks.total() / sum(map(len, counters.loop_tokens.values())),
+        losses=loops.losses,
+        requests=counters.requests.total(),
+        requests_max=max(counters.requests.values(), default=0),
+        requests_peak=counters.requests_peak,
+        repairs=counters.repairs,
+        lag_max=counters.lag_max,
+        complete=len(counters.released) == size.sites and len(set(counters.released.values())) == 1,
+        deliveries=loops.world.deliveries,
     )
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector: it would walk through millions of living objects again and again, for nothing."""
+    """Disable the garbage collector: it would traverse millions of live objects again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -217,7 +215,7 @@ def uncollected() -> Iterator[None]:
 
 
 class ScaledLoops:
-    """Very many sites."""
+    """A hierarchy of loops, built and running."""
 
     def __init__(self, size: Size) -> None:
         self.losses = 0
@@ -226,26 +224,26 @@ class ScaledLoops:
         self._sites = range(SITES_FROM, SITES_FROM + size.sites)
         self._source = self._sites.stop
         self._server = self._sites.stop + 1
-        self.counted = Count(self._source)
+        self.counters = ScaleCounters(self._source)
         self._keys = Keys.from_secret(SECRET, (*self._sites, self._server), (self._source,))
         self._authenticator = MessageAuthenticator(me=self._server, keys=self._keys, peers=(), first_serial=EPOCH)
         self._formations = self._layouts()
         self._encoded = [encode_formation(formation) for formation in self._formations]
-        chance = Random(f"multitude {size.seed}")  # noqa: S311 - a simulation
-        tree = grown_along(self._formations, self._source, size.tree_loss, chance)
-        self.world = World(chance=chance, sky=lambda _origin, _to: WEATHER, tree=tree)
+        chance = Random(f"multitude {size.seed}")  # noqa: S311 - another name would draw other losses
+        tree = tree_along(self._formations, self._source, size.tree_loss, chance)
+        self.world = World(chance=chance, link_model=lambda _origin, _to: LINK_FAULTS, tree=tree)
         self.world.turns_max = EVENTS_MAX
         self.world.network.watch = self._watch
-        self.world.witnesses.append(self.counted)
+        self.world.observers.append(self.counters)
 
     def run(self, progress: Progress) -> None:
-        """Install everything, publish a little, and let the tokens pass."""
+        """Install all formations, publish some messages, and run for the given number of tokens."""
         belongs: dict[NodeId, list[Formation]] = {node: [] for node in self._sites}
         for formation in self._formations:
             for member in formation.members:
                 belongs[member].append(formation)
         for node, formations in belongs.items():
-            self._seat(node, formations)
+            self._add_site(node, formations)
         keys = self._keys.for_source(self._source)
         source = Source(me=self._source, keys=keys, timing=TIMING, resilience=1, incarnation=1)
         self.world.add(self._source, source, channels=(Channel.CONTROL,))
@@ -258,7 +256,6 @@ class ScaledLoops:
             progress((token + 1) / tokens)
 
     def _layouts(self) -> list[Formation]:
-        """One formation of each loop."""
         layouts = []
         for number, loop in enumerate(self.hierarchy.loops):
             layouts.append(
@@ -276,19 +273,19 @@ class ScaledLoops:
             )
         return layouts
 
-    def _seat(self, node: NodeId, formations: list[Formation]) -> None:
-        """A site asks for repairs in the highest loop that it belongs to. Only those who are asked need a journal."""
+    def _add_site(self, node: NodeId, formations: list[Formation]) -> None:
+        """A site requests repairs in the highest of its loops. Only sites that receive requests need a journal."""
         primary, home = self._formations[0], formations[0]
-        post = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
-        site = Site(post, keys=self._keys, born_at=EPOCH, recovered=Recovered.nothing())
-        shelf = SimulatedJournal() if len(formations) > 1 or home is primary else None
-        self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), shelf=shelf)
+        config = SiteConfig(me=node, reformers=(self._server,), timing=TIMING, home=home.loop)
+        site = Site(config, keys=self._keys, born_at=EPOCH, recovered=Recovered.nothing())
+        journal = SimulatedJournal() if len(formations) > 1 or home is primary else None
+        self.world.add(node, site, channels=(Channel.DATA, Channel.CONTROL), journal=journal)
         for formation in dict.fromkeys((primary, *formations)):
             layout = self._encoded[formation.loop]
-            self._tell(node, Install(0, formation.number, self._server, 1, final=True, layout=layout))
-        self._tell(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
+            self._send(node, Install(0, formation.number, self._server, 1, final=True, layout=layout))
+        self._send(node, Grant(0, 1, self._server, 0, 1, EPOCH, EPOCH, 0, LEASE))
 
-    def _tell(self, node: NodeId, message: MembershipMessage) -> None:
+    def _send(self, node: NodeId, message: MembershipMessage) -> None:
         self.world.inject(node, self._authenticator.for_membership(message))
 
     def _publish(self, source: Source, message: bytes) -> None:
@@ -302,16 +299,17 @@ class ScaledLoops:
         self.losses += delay is None
 
 
-def grown_along(formations: list[Formation], source: NodeId, loss: float, chance: Random) -> Tree:
-    """A tree for the two channels of the core: each member of a loop is tied to one of those before it in the loop.
+def tree_along(formations: list[Formation], source: NodeId, loss: float, chance: Random) -> Tree:
+    """A tree for the two channels of the core: each member of a loop is connected to one of the members before it.
 
-    The first one of all is tied to the source. The tokens of a secondary loop need no tree: they stay among neighbours.
+    The first member of all is connected to the source. The tokens of a secondary loop need no tree: they stay within
+    it.
     """
-    ties: dict[NodeId, list[NodeId]] = {source: []}
+    neighbours: dict[NodeId, list[NodeId]] = {source: []}
     for formation in formations:
         for position, member in enumerate(formation.members):
-            if member not in ties:
-                nearer = formation.members[chance.randrange(position)] if position else source
-                ties[nearer].append(member)
-                ties[member] = [nearer]
-    return Tree({node: tuple(near) for node, near in ties.items()}, loss, channels=frozenset(Channel))
+            if member not in neighbours:
+                parent = formation.members[chance.randrange(position)] if position else source
+                neighbours[parent].append(member)
+                neighbours[member] = [parent]
+    return Tree({node: tuple(near) for node, near in neighbours.items()}, loss, channels=frozenset(Channel))

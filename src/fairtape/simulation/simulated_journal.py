@@ -1,6 +1,6 @@
-"""The journal of a simulated site: it survives crashes, as a disk does, in the bytes that a real journal chains.
+"""The journal of a simulated site, in memory, with the same encoded entries as a real one.
 
-Or it survives them but for its end: what was never synced may be gone when a machine loses its power.
+It survives a crash of its site. A loss of power may take the last entries, which were never synced.
 """
 
 from bisect import bisect_right
@@ -11,11 +11,11 @@ from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
 from fairtape.wire.frames import NodeId
 
-UNSYNCED_MAX: Final = 20  # entries that a crash takes from a journal that is synced only now and then
+UNSYNCED_MAX: Final = 20  # entries that a loss of power takes at most
 
 
 class SimulatedJournal:
-    """Entries in their order, and how far they were released."""
+    """Entries in order, and the token through which they were released."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -25,11 +25,11 @@ class SimulatedJournal:
 
     @property
     def encoded(self) -> list[bytes]:
-        """The canonical bytes of all entries."""
+        """The encoded bytes of all entries."""
         return list(self._encoded)
 
     def append(self, entry: Entry) -> None:
-        """Write one entry; it must follow on."""
+        """Write one entry; its position must be after the last one."""
         position = position_of(entry)
         assert not self._positions or position > self._positions[-1], f"{position} after {self._positions[-1]}"
         encoded = encode_entry(entry)
@@ -39,12 +39,12 @@ class SimulatedJournal:
         self._positions.append(position)
 
     def release(self, release: Release) -> None:
-        """Note how far this site has released."""
+        """Record that this site has released through a token."""
         assert release.token > self.released_through
         self.released_through = release.token
 
     def after(self, token: int, formation: int | None, size_max: int) -> list[bytes]:
-        """What follows a position, at most about this much."""
+        """The entries after a position: at least one if there is any, then as many as fit into `size_max` bytes."""
         known = formation is not None
         start = bisect_right(self._positions, (formation, token)) if known else self._first_above(token)
         found: list[bytes] = []
@@ -62,30 +62,30 @@ class SimulatedJournal:
         return len(self.entries)
 
     def truncate_after(self, token: int) -> Recovered:
-        """Take out everything above `token`, and a formation that has lost all of its messages by that."""
+        """Remove everything above `token`, and formation changes without messages after them."""
         while self.entries and (isinstance(self.entries[-1], FormationChange) or self.entries[-1].token > token):
             for table in (self.entries, self._encoded, self._positions):
                 table.pop()
         recovered = self.recovered()
-        self.released_through = recovered.released_through  # an entry that was released and cut counts no more
+        self.released_through = recovered.released_through  # a removed entry no longer counts as released
         return recovered
 
     def released_sequence(self) -> int:
-        """The number of the first message that was not released."""
+        """The sequence number of the first message that was not released."""
         return next(
             (e.sequence for e in self.entries if isinstance(e, Ordered) and e.token > self.released_through),
             self.recovered().sequence,
         )
 
     def lose_power(self, chance: Random) -> None:
-        """The machine stops: some of the last entries were never synced."""
+        """Remove a random number of the last entries, which were never synced."""
         lost = chance.randrange(min(UNSYNCED_MAX, len(self.entries)) + 1)
         if lost:
             kept = self.entries[:-lost]
             self.truncate_after(max((entry.token for entry in kept if isinstance(entry, Ordered)), default=0))
 
     def recovered(self) -> Recovered:
-        """Where it stands."""
+        """The state that a site takes from its journal when it starts."""
         streams: dict[NodeId, tuple[int, int]] = {}
         number, layout, token, sequence = 0, None, 0, 1
         for entry in self.entries:

@@ -1,9 +1,9 @@
-"""The picture of a run: a space-time diagram, written as SVG by hand.
+"""The space-time diagram of a run, as SVG.
 
-Time flows to the right and every node has a line. A datagram is an arrow from the instant it left to the instant it
-arrived, coloured by what it is; one that was lost ends in a cross. The token is a golden band on the line of the site
-that has it. A release is a dot, and where all sites release together the dots stand above one another on one line.
-What was asked for and repaired is warm, everything else is cool, so trouble can be seen from afar.
+Time runs to the right and every node has a line. A datagram is an arrow from its departure to its arrival, coloured by
+kind; a lost one ends in a cross. The token is a golden band on the line of the site that holds it. A release is a dot;
+the dots of releases at the same instant are on one vertical line. Requests and repairs have warm colours, everything
+else has cool ones, so that trouble stands out.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from typing import Final
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.simulation.datagram_summary import span
-from fairtape.simulation.recorder import Befell, Declared, Flight, Happening, Released, Sent
+from fairtape.simulation.recorder import Declared, FaultEvent, Flight, Released, Sent, TraceEvent
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import Kind, NodeId
 
@@ -25,10 +25,10 @@ RIGHT: Final = 36
 TOP: Final = 96
 ROW: Final = 104
 FOOT: Final = 92
-FLIGHTS_MAX: Final = 220  # more arrows than that are a thicket
-CANDIDATES_MAX: Final = 400  # stretches that are compared before one is drawn
-LETTER: Final = 6.3  # the width of a letter of a label, near enough
-LOST_AT: Final = 0.62  # how far a lost datagram gets in the picture
+FLIGHTS_MAX: Final = 220  # more arrows are not readable
+CANDIDATES_MAX: Final = 400  # windows that are compared before one is chosen
+LETTER: Final = 6.3  # the average width of a letter of a label
+LOST_AT: Final = 0.62  # where the arrow of a lost datagram ends, as a fraction of its way
 TICKS: Final = tuple(
     base * unit for unit in (MICROSECOND, MILLISECOND, SECOND) for base in (1, 2, 5, 10, 20, 50, 100, 200, 500)
 )
@@ -80,11 +80,11 @@ class Window:
     until: Instant
 
 
-def choose_window(happenings: Sequence[Happening], *, period: Duration, commit_delay: Duration) -> Window:
-    """The stretch most worth seeing: something is repaired, something is released, and the arrows can be told apart."""
-    departures = sorted(one.at for one in happenings if isinstance(one, Flight))
-    requests = [one.at for one in happenings if isinstance(one, Sent) and one.sighting.kind is Kind.REQUEST]
-    releases = sorted(one.at for one in happenings if isinstance(one, Released))
+def choose_window(events: Sequence[TraceEvent], *, period: Duration, commit_delay: Duration) -> Window:
+    """The most interesting window: it has repairs and releases, and few enough arrows to be readable."""
+    departures = sorted(one.at for one in events if isinstance(one, Flight))
+    requests = [one.at for one in events if isinstance(one, Sent) and one.summary.kind is Kind.REQUEST]
+    releases = sorted(one.at for one in events if isinstance(one, Released))
     begins = [at - period for at in (requests or releases)[:CANDIDATES_MAX]] or [EPOCH]
     width = min(commit_delay + 2 * period, 6 * period)
     windows = [_readable(Window(max(at, EPOCH), max(at, EPOCH) + width), departures, period) for at in begins]
@@ -92,7 +92,7 @@ def choose_window(happenings: Sequence[Happening], *, period: Duration, commit_d
 
 
 def _readable(window: Window, departures: list[Instant], period: Duration) -> Window:
-    """Cut short before the arrows become a thicket."""
+    """Shorten a window that has too many arrows."""
     last = bisect_left(departures, window.since) + FLIGHTS_MAX
     if last >= len(departures) or departures[last] >= window.until:
         return window
@@ -106,7 +106,7 @@ def _interest(window: Window, requests: list[Instant], releases: list[Instant]) 
 
 
 def draw_svg(
-    happenings: Sequence[Happening],
+    events: Sequence[TraceEvent],
     *,
     window: Window,
     sources: Sequence[NodeId],
@@ -114,26 +114,26 @@ def draw_svg(
     title: str,
     subtitle: str,
 ) -> str:
-    """The picture."""
-    return _Picture(happenings, window, (*sources, *sites), frozenset(sites)).draw(title, subtitle)
+    """The SVG document."""
+    return _Diagram(events, window, (*sources, *sites), frozenset(sites)).draw(title, subtitle)
 
 
-class _Picture:
+class _Diagram:
     def __init__(
-        self, happenings: Sequence[Happening], window: Window, nodes: Sequence[NodeId], sites: frozenset[NodeId]
+        self, events: Sequence[TraceEvent], window: Window, nodes: Sequence[NodeId], sites: frozenset[NodeId]
     ) -> None:
         self._window = window
         self._sites = sites
         self._rows = {node: TOP + ROW // 2 + position * ROW for position, node in enumerate(nodes)}
         self._bottom = TOP + len(nodes) * ROW
         self._height = self._bottom + FOOT
-        self._happenings = [one for one in happenings if self._touches(one)]
+        self._happenings = [one for one in events if self._touches(one)]
         self._acks = [one for one in self._happenings if isinstance(one, Sent) and _passes_token(one)]
-        self._passes = {(ack.at, ack.sighting.label) for ack in self._acks}
+        self._passes = {(ack.at, ack.summary.label) for ack in self._acks}
         self._taken: dict[tuple[NodeId, int], float] = {}  # where the last label ends, by line and level
 
     def draw(self, title: str, subtitle: str) -> str:
-        """All layers, the important ones last."""
+        """All layers, the most important last."""
         layers = (
             self._ground(title, subtitle),
             self._axis(),
@@ -148,9 +148,9 @@ class _Picture:
         )
         return "\n".join(line for layer in layers for line in layer) + "\n</svg>\n"
 
-    def _touches(self, happening: Happening) -> bool:
-        ends_at = happening.arrives_at if isinstance(happening, Flight) and happening.arrives_at else happening.at
-        return happening.at <= self._window.until and ends_at >= self._window.since
+    def _touches(self, event: TraceEvent) -> bool:
+        ends_at = event.arrives_at if isinstance(event, Flight) and event.arrives_at else event.at
+        return event.at <= self._window.until and ends_at >= self._window.since
 
     def _x(self, at: Instant) -> float:
         share = (at - self._window.since) / (self._window.until - self._window.since)
@@ -193,10 +193,10 @@ class _Picture:
             yield f'<text x="24" y="{y + 4}">{what} <tspan font-weight="600">{node}</tspan></text>'
 
     def _absences(self) -> Iterator[str]:
-        """The line of a node that is down or paused is broken."""
+        """The line of a node that is down or paused is dotted."""
         since: dict[NodeId, Instant] = {}
-        befell = [one for one in self._happenings if isinstance(one, Befell)]
-        for one in (*befell, *(Befell(self._window.until, node, "end") for node in self._rows)):
+        faults = [one for one in self._happenings if isinstance(one, FaultEvent)]
+        for one in (*faults, *(FaultEvent(self._window.until, node, "end") for node in self._rows)):
             if one.what in ("crash", "pause"):
                 since.setdefault(one.node, one.at)
             elif one.node in since:
@@ -204,7 +204,7 @@ class _Picture:
                 yield f'<line class="down" x1="{x}" y1="{y}" x2="{self._x(one.at)}" y2="{y}"/>'
 
     def _tokens(self) -> Iterator[str]:
-        """The token is with a site from the acknowledgment that passed it on to the one that this site sends."""
+        """A site holds the token from the acknowledgment that passes it to that site until its own acknowledgment."""
         before = self._window.since
         for ack in self._acks:
             if ack.at >= self._window.since:
@@ -232,20 +232,20 @@ class _Picture:
         yield f'<path class="cross" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
 
     def _ink(self, one: Sent | Flight) -> Ink:
-        kind = one.sighting.kind
+        kind = one.summary.kind
         if kind is Kind.BLOCK:
             return REPAIR if one.node in self._sites else BLOCK
         if kind is Kind.ACK:
-            return ACK if (one.at, one.sighting.label) in self._passes else REPAIR
+            return ACK if (one.at, one.summary.label) in self._passes else REPAIR
         return NOTE if kind is None else _BY_KIND.get(kind, NOTE)
 
     def _labels(self) -> Iterator[str]:
         for one in self._happenings:
             if isinstance(one, Sent) and one.node in self._rows and one.at >= self._window.since:
-                yield from self._label(one.node, self._x(one.at), one.sighting.label, self._ink(one))
+                yield from self._label(one.node, self._x(one.at), one.summary.label, self._ink(one))
 
     def _label(self, node: NodeId, x: float, text: str, ink: Ink) -> Iterator[str]:
-        """Beside the line, at the first level where there is room; a label without room is left out."""
+        """Beside the line, at the first level with enough space; else the label is left out."""
         width = len(text) * LETTER
         if x + width > WIDTH - 8:
             return
@@ -257,7 +257,7 @@ class _Picture:
                 return
 
     def _releases(self) -> Iterator[str]:
-        """One dotted line through the dots of one token: as straight as the clocks are true."""
+        """One dotted line through the dots of one token; it is vertical if the clocks agree."""
         together: dict[int, list[Released]] = {}
         for one in self._happenings:
             if isinstance(one, Released):
@@ -282,9 +282,9 @@ class _Picture:
 
     def _faults(self) -> Iterator[str]:
         for one in self._happenings:
-            if isinstance(one, Befell | Declared):
+            if isinstance(one, FaultEvent | Declared):
                 x, y = self._x(one.at), self._rows[one.node]
-                text = one.what if isinstance(one, Befell) else f"declares site {one.report.suspect} failed"
+                text = one.what if isinstance(one, FaultEvent) else f"declares site {one.report.suspect} failed"
                 yield f'<path class="cross" d="M{x} {y - 12}v24"/>'
                 yield _label(x + 5, y + 30, text, ALARM)
 
@@ -312,15 +312,15 @@ class _Picture:
 
 
 def _label(x: float, y: float, text: str, colour: str) -> str:
-    """A label with a halo, so that it can be read across arrows."""
-    place, words = f'x="{x:.1f}" y="{y}"', escape(text)
-    return f'<text class="halo" {place}>{words}</text><text class="label" {place} style="fill:{colour}">{words}</text>'
+    """A label with a halo, so that it is readable on top of arrows."""
+    place, text = f'x="{x:.1f}" y="{y}"', escape(text)
+    return f'<text class="halo" {place}>{text}</text><text class="label" {place} style="fill:{colour}">{text}</text>'
 
 
 def _passes_token(sent: Sent) -> bool:
-    return isinstance(sent.to, Channel) and sent.sighting.kind is Kind.ACK
+    return isinstance(sent.to, Channel) and sent.summary.kind is Kind.ACK
 
 
-def count_flights(happenings: Iterable[Happening], window: Window) -> int:
-    """How many arrows the picture of this window has."""
-    return sum(isinstance(one, Flight) and window.since <= one.at <= window.until for one in happenings)
+def count_flights(events: Iterable[TraceEvent], window: Window) -> int:
+    """The count of arrows in the diagram of this window."""
+    return sum(isinstance(one, Flight) and window.since <= one.at <= window.until for one in events)

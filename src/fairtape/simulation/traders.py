@@ -1,8 +1,8 @@
-"""What traders do in a simulated world: random orders under every rule, and an operator who keeps the markets going.
+"""The load of a simulated floor: random orders under every trading rule, and an operator that runs the markets.
 
-Traders are careless: they spend the same money through several gateways at once, cancel what is gone, enter a name
-twice. Gateways are worse: some of what they send was sent before, or is no message at all. None of it may make two
-replicas differ, or a unit of cash appear.
+Orders overspend an account through several gateways at once, cancel orders that are gone, and reuse client ids.
+Gateways also send duplicates and bytes that cannot be decoded. None of it may make two replicas differ or create cash
+or shares.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ MIDDLE: Final = 100 * ONE
 PRICE_MAX: Final = 110 * ONE
 CASH_EACH: Final = 20_000 * ONE
 SHARES_EACH: Final = 400 * ONE
-MEMORY: Final = 40  # past names and past bytes that a gateway draws from
+MEMORY: Final = 40  # past client ids and messages that a gateway draws from
 
 RULES: Final[dict[str, Rule]] = {
     "MAKER": Continuous(),
@@ -59,7 +59,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 class SimulatedGateway:
-    """One source of orders. It numbers its requests upward, across restarts too."""
+    """One source of orders. Its request numbers increase, across restarts too."""
 
     def __init__(self, node: NodeId, chance: Random) -> None:
         self._node = node
@@ -69,7 +69,7 @@ class SimulatedGateway:
         self._sent: list[bytes] = []
 
     def messages(self, count: int) -> list[bytes]:
-        """The next so many requests."""
+        """The next `count` requests."""
         made = []
         for _ in range(count):
             made.append(self._message())
@@ -99,7 +99,7 @@ class SimulatedGateway:
         account, symbol = chance.choice(ACCOUNTS), chance.choice(tuple(RULES))
         kind = chance.choices(tuple(OrderType), (10, 80, 5, 5))[0]
         continuous = isinstance(RULES[symbol], Continuous)
-        hasty = continuous and chance.random() < 0.2
+        immediate = continuous and chance.random() < 0.2
         return NewOrder(
             self._node,
             self._number,
@@ -111,13 +111,13 @@ class SimulatedGateway:
             self._price() if kind in (OrderType.LIMIT, OrderType.STOP_LIMIT) else 0,
             self._price() if kind in (OrderType.STOP, OrderType.STOP_LIMIT) else 0,
             kind,
-            chance.choice((TimeInForce.IOC, TimeInForce.FOK)) if hasty else TimeInForce.DAY,
-            kind is OrderType.LIMIT and continuous and not hasty and chance.random() < 0.05,
+            chance.choice((TimeInForce.IOC, TimeInForce.FOK)) if immediate else TimeInForce.DAY,
+            kind is OrderType.LIMIT and continuous and not immediate and chance.random() < 0.05,
             chance.choice(tuple(SelfTrade)),
         )
 
     def _name(self, account: str) -> str:
-        """A fresh name, or once in a while one that was used."""
+        """A new client id, or sometimes one that was used."""
         mine = [name for whose, name in self._names if whose == account]
         if mine and self._chance.random() < 0.02:
             return self._chance.choice(mine)
@@ -133,7 +133,7 @@ class SimulatedGateway:
 
 
 class SimulatedOperator:
-    """Opens the markets, lets money in, rings the bells of auctions, and keeps time going."""
+    """Opens the markets, funds accounts, uncrosses auctions, and sends pulses that advance time."""
 
     def __init__(self, node: NodeId, chance: Random) -> None:
         self._node = node
@@ -141,7 +141,7 @@ class SimulatedOperator:
         self._number = 0
 
     def opening(self) -> list[bytes]:
-        """Everything that must stand before anybody can trade."""
+        """The requests that open the markets and fund the accounts."""
         return [*map(encode, self._markets()), *map(encode, self._deposits())]
 
     def _markets(self) -> Iterator[OpenMarket]:
@@ -155,7 +155,7 @@ class SimulatedOperator:
                 yield Funding(self._node, self._next(), account, symbol, SHARES_EACH)
 
     def messages(self) -> list[bytes]:
-        """What it does next."""
+        """The next random action."""
         chance = self._chance
         drawn = chance.random()
         if drawn < 0.4:

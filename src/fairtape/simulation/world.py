@@ -1,8 +1,8 @@
-"""A world: virtual time, one queue of events, and the same machines that production runs.
+"""The event loop of the simulator: virtual time, one event queue, and the machines that production runs.
 
-The world does for a machine what the UDP driver does, and no more: it hands over datagrams, wakes it at its deadline,
-and carries out its effects in order. Real bytes cross. Nothing depends on the wall clock, on hashing or on the memory's
-layout: events of one instant happen in the order in which they were scheduled, so one seed is one history.
+The world drives a machine as the UDP driver does: it passes datagrams to it, wakes it at its deadline, and carries out
+its effects in order. Real bytes cross the network. Nothing depends on the wall clock, on hashing or on the memory
+layout: events of one instant happen in the order in which they were scheduled, so one seed gives one history.
 """
 
 from collections import deque
@@ -31,72 +31,74 @@ from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
-from fairtape.simulation.network import Network, Sky, Tree
+from fairtape.simulation.network import LinkModel, Network, Tree
 from fairtape.simulation.observer import Observer
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.frames import NodeId
 
-EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: worlds start at a time as wide as the real one
+EPOCH: Final = 1_767_225_600 * SECOND  # 2026-01-01 UTC: simulated instants have as many digits as real ones
 BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are lost, as in any kernel
-SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine that never sleeps
-TURNS_MAX: Final = 300_000  # events of one world; more is a storm that feeds itself
+SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine whose deadline never advances
+TURNS_MAX: Final = 300_000  # events of one world; more is a message storm
 
-Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a plan, or a wake
+Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
 
 
 class Spinning(Exception):
-    """A machine that wants to be woken again and again at the same instant."""
+    """The deadline of a machine never advances: it would be woken at the same instant without end."""
 
 
 class Storm(Exception):
-    """Machines that keep one another busy without end."""
+    """The world had more events than its limit: machines answer one another without end."""
 
 
-class SimulatedHistory(Protocol):
-    """The formation store as the world reaches it: with a delay, and not always."""
+class StoreAccess(Protocol):
+    """How the nodes of a world reach the formation store."""
 
-    def consult(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-        """What the store answers to this node, and after how long."""
+    def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+        """The response to this node, and the delay after which it arrives."""
 
 
 class SimulatedNode:
-    """One node's place in the world: its machine, its clock, and what is being done to it."""
+    """One node: its machine, clock and journal, and whether it is up."""
 
     __slots__ = (
-        "armed_for", "backlog", "clock", "fetches", "life", "machine", "node", "paused", "shelf", "up", "wake_at",
+        "armed_for", "backlog", "clock", "fetches", "journal", "machine", "node", "paused", "restarts", "up", "wake_at",
     )  # fmt: skip
 
-    def __init__(self, node: NodeId, machine: Machine, clock: SimulatedClock, shelf: SimulatedJournal | None) -> None:
+    def __init__(self, node: NodeId, machine: Machine, clock: SimulatedClock, journal: SimulatedJournal | None) -> None:
         self.node = node
         self.machine = machine
         self.clock = clock
-        self.shelf = shelf
-        self.life = 0  # counts restarts: what an earlier life asked for is not for this one
+        self.journal = journal
+        self.restarts = 0  # a response from the store is only for the incarnation that asked
         self.up = True
         self.paused = False
         self.backlog: list[bytes] = []
-        self.fetches: deque[Fetch] = deque()  # questions to the journal, bounded by the machine that asks them
+        self.fetches: deque[Fetch] = deque()  # pending reads of the journal, bounded by the machine
         self.disarm()
 
     def disarm(self) -> None:
-        """Forget the timer; a wake that is already in the queue is then stale."""
+        """Cancel the timer: a wake that is already in the queue is ignored."""
         self.armed_for: Instant = NEVER  # by the node's clock
         self.wake_at: Instant = NEVER  # in true time
 
 
 class World:
-    """Nodes, their clocks, the network between them, and the time."""
+    """Nodes, their clocks, the network between them, and virtual time."""
 
-    def __init__(self, *, chance: Random, sky: Sky, tree: Tree | None = None, echo: bool = False) -> None:
+    def __init__(self, *, chance: Random, link_model: LinkModel, tree: Tree | None = None, echo: bool = False) -> None:
         self.now: Instant = EPOCH
         self.deliveries = 0  # datagrams handed to nodes
         self.digest = 0  # of everything sent and delivered: equal digests, equal histories
         self.turns_max = TURNS_MAX
-        self.witnesses: list[Observer] = []
-        self.archive: SimulatedHistory | None = None
-        self.network = Network(sky=sky, chance=chance, deliver=self._post, tree=tree, echo=echo)
+        self.observers: list[Observer] = []
+        self.store_access: StoreAccess | None = None
+        self.network = Network(
+            link_model=link_model, chance=chance, deliver=self._schedule_delivery, tree=tree, echo=echo
+        )
         self._chance = chance
-        self._seats: dict[NodeId, SimulatedNode] = {}
+        self._hosts: dict[NodeId, SimulatedNode] = {}
         self._queue: list[tuple[Instant, int, SimulatedNode | None, Event]] = []
         self._tick = count().__next__
 
@@ -107,242 +109,236 @@ class World:
         *,
         channels: Iterable[int] = (),
         clock: SimulatedClock | None = None,
-        shelf: SimulatedJournal | None = None,
+        journal: SimulatedJournal | None = None,
     ) -> None:
-        """Seat a node."""
-        assert node not in self._seats
-        self._seats[node] = SimulatedNode(node, machine, clock or TrueClock(), shelf)
+        """Add a node and start its machine."""
+        assert node not in self._hosts
+        self._hosts[node] = SimulatedNode(node, machine, clock or TrueClock(), journal)
         self.network.join(node, channels)
         self.touch(node)
 
     def at(self, instant: Instant, plan: Callable[[], None]) -> None:
-        """Do something to the world at a true instant."""
+        """Call `plan` at a true instant."""
         heappush(self._queue, (max(instant, self.now), self._tick(), None, plan))
 
     def run(self, until: Instant) -> None:
-        """Let time pass."""
         queue = self._queue
         while queue and queue[0][0] <= until:
-            at, turn, seat, event = heappop(queue)
+            at, turn, host, event = heappop(queue)
             self.now = at
             if turn > self.turns_max:
                 raise Storm(f"{self.turns_max} events by {at}")
-            if seat is None:
+            if host is None:
                 assert callable(event)
                 event()
             elif event is None:
-                if seat.wake_at == at and seat.up and not seat.paused:
-                    self._wake(seat)
+                if host.wake_at == at and host.up and not host.paused:
+                    self._wake(host)
             else:
                 assert isinstance(event, bytes)
-                self._receive(seat, event)
+                self._receive(host, event)
         self.now = until
 
     def machine(self, node: NodeId) -> Machine:
-        """The machine in a seat."""
-        return self._seats[node].machine
+        return self._hosts[node].machine
 
     def clock(self, node: NodeId) -> SimulatedClock:
-        """A node's clock."""
-        return self._seats[node].clock
+        return self._hosts[node].clock
 
     def is_up(self, node: NodeId) -> bool:
         """Whether the node has not crashed."""
-        return self._seats[node].up
+        return self._hosts[node].up
 
     def is_paused(self, node: NodeId) -> bool:
-        """Whether the node's process stands still."""
-        return self._seats[node].paused
+        return self._hosts[node].paused
 
     def touch(self, node: NodeId, act: Callable[[Instant], None] | None = None) -> None:
-        """Act on a machine from outside, as an application does, then carry out what it wants."""
-        seat = self._seats[node]
-        if not seat.up:
+        """Call a machine from outside, as an application does, then carry out its effects."""
+        host = self._hosts[node]
+        if not host.up:
             return
-        now = seat.clock.read(self.now)
+        now = host.clock.read(self.now)
         if act is not None:
             act(now)
-        self._settle(seat, now)
+        self._finish_turn(host, now)
 
     def inject(self, node: NodeId, datagram: bytes, delay: Duration = 0) -> None:
-        """Let a datagram from nowhere arrive at a node."""
-        self._post(delay, node, datagram)
+        """Deliver a datagram that no node sent."""
+        self._schedule_delivery(delay, node, datagram)
 
     def crash(self, node: NodeId) -> None:
-        """Stop a node for good, or until `restart`."""
-        seat = self._seats[node]
-        if not seat.up:
+        """Stop a node until `restart`; its backlog is lost."""
+        host = self._hosts[node]
+        if not host.up:
             return
-        seat.up = seat.paused = False
-        seat.backlog.clear()
-        seat.disarm()
-        self._tell(seat, "crash")
+        host.up = host.paused = False
+        host.backlog.clear()
+        host.disarm()
+        self._notify_fault(host, "crash")
 
     def restart(self, node: NodeId, machine: Machine) -> None:
-        """Put a new incarnation into a seat."""
+        """Replace the machine of a node by a new incarnation."""
         self.crash(node)
-        seat = self._seats[node]
-        seat.machine = machine
-        seat.life += 1
-        seat.fetches.clear()
-        seat.up = True
-        self._tell(seat, "restart")
+        host = self._hosts[node]
+        host.machine = machine
+        host.restarts += 1
+        host.fetches.clear()
+        host.up = True
+        self._notify_fault(host, "restart")
         self.touch(node)
 
     def pause(self, node: NodeId) -> None:
-        """Let a node's process stand still."""
-        seat = self._seats[node]
-        if seat.up and not seat.paused:
-            seat.paused = True
-            self._tell(seat, "pause")
+        host = self._hosts[node]
+        if host.up and not host.paused:
+            host.paused = True
+            self._notify_fault(host, "pause")
 
     def resume(self, node: NodeId) -> None:
-        """Let it go on. Whether sockets or timers are looked at first is as open as in any event loop."""
-        seat = self._seats[node]
-        if not seat.up or not seat.paused:
+        """Resume a paused node. Whether timers or sockets are served first is random, as in a real event loop."""
+        host = self._hosts[node]
+        if not host.up or not host.paused:
             return
-        seat.paused = False
-        seat.disarm()  # a timer that ran out in the meantime found nobody
-        self._tell(seat, "resume")
-        backlog, seat.backlog = seat.backlog, []
+        host.paused = False
+        host.disarm()  # a timer that expired during the pause was ignored
+        self._notify_fault(host, "resume")
+        backlog, host.backlog = host.backlog, []
         if self._chance.random() < 0.5:
-            self._wake(seat)
-        now = seat.clock.read(self.now)
+            self._wake(host)
+        now = host.clock.read(self.now)
         self.deliveries += len(backlog)
-        seat.machine.receive_all(backlog, now)
-        self._settle(seat, now)
+        host.machine.receive_all(backlog, now)
+        self._finish_turn(host, now)
 
-    def _post(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
-        heappush(self._queue, (self.now + delay, self._tick(), self._seats[node], datagram))
+    def _schedule_delivery(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
+        heappush(self._queue, (self.now + delay, self._tick(), self._hosts[node], datagram))
 
-    def _receive(self, seat: SimulatedNode, datagram: bytes) -> None:
-        """One turn: everything that arrives at this node in this instant, as a driver empties a socket."""
-        if not seat.up:
+    def _receive(self, host: SimulatedNode, datagram: bytes) -> None:
+        """One turn: all datagrams that arrive at this node in this instant, as a driver empties a socket."""
+        if not host.up:
             return
-        if seat.paused:
-            if len(seat.backlog) < BACKLOG_MAX:
-                seat.backlog.append(datagram)
+        if host.paused:
+            if len(host.backlog) < BACKLOG_MAX:
+                host.backlog.append(datagram)
             return
-        at, queue, machine = self.now, self._queue, seat.machine
-        now = seat.clock.read(at)
+        at, queue, machine = self.now, self._queue, host.machine
+        now = host.clock.read(at)
         arrived = [datagram]
-        while queue and queue[0][0] == at and queue[0][2] is seat and isinstance(event := queue[0][3], bytes):
+        while queue and queue[0][0] == at and queue[0][2] is host and isinstance(event := queue[0][3], bytes):
             heappop(queue)
             arrived.append(event)
         self.deliveries += len(arrived)
         machine.receive_all(arrived, now)
-        self._settle(seat, now)
+        self._finish_turn(host, now)
 
-    def _wake(self, seat: SimulatedNode) -> None:
-        seat.disarm()
-        self._settle(seat, seat.clock.read(self.now))
+    def _wake(self, host: SimulatedNode) -> None:
+        host.disarm()
+        self._finish_turn(host, host.clock.read(self.now))
 
-    def _settle(self, seat: SimulatedNode, now: Instant) -> None:
-        """End a turn: carry out what the machine wants, and wake it as long as something is already due."""
-        machine = seat.machine
+    def _finish_turn(self, host: SimulatedNode, now: Instant) -> None:
+        """Carry out the effects of the machine and wake it until its deadline is in the future."""
+        machine = host.machine
         for _ in range(SPIN_MAX):
             effects = machine.drain()
             if effects:
-                self._carry_out(seat, effects, now)
-            if seat.fetches and seat.shelf is not None:  # only now has the journal what the machine believes it has
-                self._read_journal(seat, seat.shelf, now)
+                self._carry_out(host, effects, now)
+            if host.fetches and host.journal is not None:  # after all appends of this turn
+                self._read_journal(host, host.journal, now)
                 continue
             deadline = machine.deadline()
             if deadline is None:
                 return
             if deadline > now:
-                if deadline < seat.armed_for:
-                    self._arm(seat, deadline)
+                if deadline < host.armed_for:
+                    self._arm(host, deadline)
                 return
             machine.wake(now)
-        raise Spinning(f"node {seat.node} wants to wake at {deadline} again and again")
+        raise Spinning(f"node {host.node} asks again and again to be woken at {deadline}")
 
-    def _arm(self, seat: SimulatedNode, deadline: Instant) -> None:
-        seat.armed_for = deadline
-        seat.wake_at = seat.clock.when(deadline, self.now)
-        heappush(self._queue, (seat.wake_at, self._tick(), seat, None))
+    def _arm(self, host: SimulatedNode, deadline: Instant) -> None:
+        host.armed_for = deadline
+        host.wake_at = host.clock.when(deadline, self.now)
+        heappush(self._queue, (host.wake_at, self._tick(), host, None))
 
-    def _carry_out(self, seat: SimulatedNode, effects: list[Effect], now: Instant) -> None:
+    def _carry_out(self, host: SimulatedNode, effects: list[Effect], now: Instant) -> None:
         for effect in effects:
             if isinstance(effect, Multicast):
                 for datagram in effect.datagrams:
-                    self._note(seat.node, effect.channel, datagram)
-                    self.network.multicast(seat.node, effect.channel, datagram)
+                    self._notify_sent(host.node, effect.channel, datagram)
+                    self.network.multicast(host.node, effect.channel, datagram)
             elif isinstance(effect, Send):
                 for datagram in effect.datagrams:
-                    self._note(seat.node, effect.to, datagram)
-                    if effect.to in self._seats:
-                        self.network.send(seat.node, effect.to, datagram)
+                    self._notify_sent(host.node, effect.to, datagram)
+                    if effect.to in self._hosts:
+                        self.network.send(host.node, effect.to, datagram)
             elif isinstance(effect, QueryStore):
-                self._consult(seat, effect.question)
+                self._query_store(host, effect.question)
             elif isinstance(effect, JoinChannels):
-                self.network.listen(seat.node, effect.channels)
+                self.network.listen(host.node, effect.channels)
             else:
-                if seat.shelf is not None:
-                    self._keep(seat, seat.shelf, effect, now)
-                self._testify(seat.node, effect, now)
+                if host.journal is not None:
+                    self._write_journal(host, host.journal, effect, now)
+                self._notify(host.node, effect, now)
 
     @staticmethod
-    def _read_journal(seat: SimulatedNode, shelf: SimulatedJournal, now: Instant) -> None:
-        fetch = seat.fetches.popleft()
-        entries = shelf.after(fetch.token, fetch.formation, fetch.size_max)
-        cast(JournalMachine, seat.machine).fetched(fetch.ticket, entries, now)
+    def _read_journal(host: SimulatedNode, journal: SimulatedJournal, now: Instant) -> None:
+        fetch = host.fetches.popleft()
+        entries = journal.after(fetch.token, fetch.formation, fetch.size_max)
+        cast(JournalMachine, host.machine).fetched(fetch.ticket, entries, now)
 
     @staticmethod
-    def _keep(seat: SimulatedNode, shelf: SimulatedJournal, effect: Effect, now: Instant) -> None:
-        """What a journal does."""
+    def _write_journal(host: SimulatedNode, journal: SimulatedJournal, effect: Effect, now: Instant) -> None:
         match effect:
             case Append():
-                shelf.append(effect.ordered)
+                journal.append(effect.ordered)
             case AppendFormation():
-                shelf.append(effect.change)
+                journal.append(effect.change)
             case Deliver():
-                shelf.release(effect.release)
+                journal.release(effect.release)
             case Fetch():
-                seat.fetches.append(effect)
+                host.fetches.append(effect)
             case Truncate():
-                cast(JournalMachine, seat.machine).recovered(shelf.truncate_after(effect.token), now)
+                cast(JournalMachine, host.machine).recovered(journal.truncate_after(effect.token), now)
 
-    def _consult(self, seat: SimulatedNode, question: StoreRequest) -> None:
-        delay, answer = SECOND, cast(StoreResponse, Unavailable(question))
-        if self.archive is not None:
-            delay, answer = self.archive.consult(seat.node, question)
-        life = seat.life
+    def _query_store(self, host: SimulatedNode, question: StoreRequest) -> None:
+        delay, response = SECOND, cast(StoreResponse, Unavailable(question))
+        if self.store_access is not None:
+            delay, response = self.store_access.query(host.node, question)
+        restarts = host.restarts
 
         def arrive() -> None:
-            if not seat.up or seat.life != life:
+            if not host.up or host.restarts != restarts:
                 return
-            if seat.paused:  # the answer waits in a queue of the process
+            if host.paused:  # the response waits in a queue of the process
                 self.at(self.now + MILLISECOND, arrive)
                 return
-            now = seat.clock.read(self.now)
-            cast(StoreMachine, seat.machine).answered(answer, now)
-            self._settle(seat, now)
+            now = host.clock.read(self.now)
+            cast(StoreMachine, host.machine).answered(response, now)
+            self._finish_turn(host, now)
 
         self.at(self.now + delay, arrive)
 
-    def _testify(self, node: NodeId, effect: Effect, now: Instant) -> None:
-        for witness in self.witnesses:
+    def _notify(self, node: NodeId, effect: Effect, now: Instant) -> None:
+        for observer in self.observers:
             match effect:
                 case Append():
-                    witness.appended(node, effect.ordered, now)
+                    observer.appended(node, effect.ordered, now)
                 case Deliver():
                     self.digest = hash((self.digest, node, effect.release.sequence, effect.release.released_at))
-                    witness.delivered(node, effect.ordered, effect.release, now)
+                    observer.delivered(node, effect.ordered, effect.release, now)
                 case Report():
-                    witness.reported(node, effect, now)
+                    observer.reported(node, effect, now)
                 case AppendFormation():
-                    witness.turned(node, effect.change, now)
+                    observer.formation_changed(node, effect.change, now)
                 case Notice():
-                    witness.noticed(node, effect.text, now)
+                    observer.noticed(node, effect.text, now)
                 case Truncate():
-                    witness.cut(node, effect.token, now)
+                    observer.truncated(node, effect.token, now)
 
-    def _note(self, node: NodeId, to: int, datagram: bytes) -> None:
+    def _notify_sent(self, node: NodeId, to: int, datagram: bytes) -> None:
         self.digest = hash((self.digest, self.now, node, crc32(datagram)))
-        for witness in self.witnesses:
-            witness.sent(node, to, datagram, self.now)
+        for observer in self.observers:
+            observer.sent(node, to, datagram, self.now)
 
-    def _tell(self, seat: SimulatedNode, what: str) -> None:
-        for witness in self.witnesses:
-            witness.befell(seat.node, what, seat.clock.read(self.now))
+    def _notify_fault(self, host: SimulatedNode, what: str) -> None:
+        for observer in self.observers:
+            observer.fault_event(host.node, what, host.clock.read(self.now))

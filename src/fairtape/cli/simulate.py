@@ -1,0 +1,477 @@
+"""`fairtape failover`, `fairtape scale` and `fairtape audit`: measurements in simulated worlds.
+
+Each command runs worlds with a progress bar on standard error and prints a table or one JSON object. The exit code is 1
+if a promise was not kept.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from html import escape
+from math import isinf
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fairtape.cli.terminal import EXIT_BROKEN, check_within
+from fairtape.core.errors import UserError
+from fairtape.core.percentiles import Rank, percentile
+from fairtape.ring.membership.formation import MEMBERS_MAX
+from fairtape.ring.membership.hierarchy import BadHierarchy, plan
+from fairtape.simulation.campaign import campaign, cores, replay_command
+from fairtape.simulation.cities import City
+from fairtape.simulation.failover import PROMISES, PromisedTime, run_failover
+from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, EntryPath, race, regions
+from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.scale import SETTLING_TOKENS, Measured, Size, measure
+
+SEED_MAX: Final = 10**18
+SEEDS_MAX: Final = 10**9
+JOBS_MAX: Final = 256
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def progress_bar(completed: ProgressColumn, *, quiet: bool) -> Iterator[Progress]:
+    """A progress bar on standard error, if that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), completed, TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        yield bar
+
+
+def with_progress(
+    results: Iterable[Result], label: str, total: int, *, completed: ProgressColumn | None = None, quiet: bool = False
+) -> Iterator[Result]:
+    """The results, each of which advances a progress bar."""
+    with progress_bar(completed or MofNCompleteColumn(), quiet=quiet) as bar:
+        task = bar.add_task(label, total=total)
+        for result in results:
+            yield result
+            bar.advance(task)
+
+
+def _table(
+    headings: Sequence[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    left: int = 0,
+    gap: int = 1,
+    pad_edge: bool = True,
+    wrap: bool = False,
+) -> Table:
+    """A table without lines; the first `left` columns are left-aligned."""
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=pad_edge, header_style="bold")
+    for position, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if position < left else "right", no_wrap=not wrap)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+# fairtape failover
+
+BUCKETS: Final = 10  # of the promised time
+HISTOGRAM_WIDTH: Final = 40
+FAILOVER_HEADINGS: Final = ("time to", "least", "median", "99 %", "longest", "of what was promised", "kept in")
+EXPLANATIONS: Final = {
+    "detect": "from the death until a survivor declares it; promised: Δ_R after the token that does not come",
+    "install": "from there until every survivor is in a new formation; promised: 2 T_R and one write to the store\n"
+    "         after the word has come to the reformation server, and the lease of the dead is over",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverFindings:
+    """The outcomes of all worlds."""
+
+    outcomes: Sequence[RunOutcome]
+    seconds: float
+
+    @property
+    def promised_times(self) -> list[PromisedTime]:
+        found = (PromisedTime.of(name, self.outcomes) for name in PROMISES)
+        return [promised for promised in found if promised is not None]
+
+    @property
+    def failures(self) -> list[RunOutcome]:
+        """Worlds in which a promise, or any other guarantee, was broken."""
+        return [outcome for outcome in self.outcomes if outcome.failed]
+
+
+@click.command()
+@click.option("--seeds", default=1_000, show_default=True, help="How many worlds to run.")
+@click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool) -> None:
+    """Crash members and measure how soon the others go on.
+
+    Each world is drawn from a seed: its sites, timing and links. Links lose nothing and the load is steady; then the
+    token site crashes, and sometimes the next site with it. The promised times follow from the timing of each world, so
+    each world is compared with its own promise. The crashed sites restart at the end; no message may be lost, and there
+    is one order.
+
+    A world that breaks a promise is named with the command that repeats it exactly. The exit code is then 1.
+    """
+    check_within("--seeds", seeds, 1, SEEDS_MAX)
+    check_within("--jobs", jobs, 1, JOBS_MAX)
+    began_at = time.perf_counter()
+    outcomes = campaign(range(1, seeds + 1), run_failover, jobs=min(jobs or cores(), seeds))
+    gathered = sorted(with_progress(outcomes, "worlds", seeds, quiet=as_json), key=lambda outcome: outcome.seed)
+    findings = FailoverFindings(gathered, time.perf_counter() - began_at)
+    if as_json:
+        click.echo(json.dumps(_failover_fields(findings)))
+    else:
+        _show_failover(findings)
+    ctx.exit(EXIT_BROKEN if findings.failures else 0)
+
+
+def _show_failover(findings: FailoverFindings) -> None:
+    rows = map(_failover_row, findings.promised_times)
+    Console(highlight=False).print(_table(FAILOVER_HEADINGS, rows, left=1))
+    for promised in findings.promised_times:
+        click.echo(f"\n{promised.name}: {EXPLANATIONS[promised.name]}\n" + "\n".join(_histogram(promised)))
+    for outcome in findings.failures:
+        click.echo(f"\nseed {outcome.seed} broke {outcome.text}\n  again: {_replay_failover(outcome)}")
+    failed = len(findings.failures)
+    verdict = f"{failed} broke a guarantee" if failed else "every promise was kept, nothing was lost"
+    click.echo(f"\n{len(findings.outcomes):,} worlds in {findings.seconds:.1f} s: {verdict}.")
+
+
+def _failover_row(promised: PromisedTime) -> Iterator[str]:
+    yield promised.name
+    for duration in (promised.least, promised.median, promised.p99, promised.longest):
+        yield f"{duration / 1e6:,.1f} ms"
+    yield f"{percentile(promised.shares, 0.5, 0.0, rank=Rank.LOWER):.0%}, at most {promised.shares[-1]:.1%}"
+    yield f"{promised.within:.1%}"
+
+
+def _histogram(promised: PromisedTime) -> Iterator[str]:
+    """The count of worlds by the fraction of the promised time that was needed."""
+    counts = [0] * (BUCKETS + 1)
+    for share in promised.shares:
+        counts[BUCKETS if share > 1.0 else min(int(share * BUCKETS), BUCKETS - 1)] += 1
+    for bucket, count in enumerate(counts):
+        least, most = bucket * 100 // BUCKETS, (bucket + 1) * 100 // BUCKETS
+        within = f"{least:>3} to {most:>3} %" if bucket < BUCKETS else "     too late"
+        bar = "█" * -(-count * HISTOGRAM_WIDTH // max(counts))
+        yield f"  {within} {count:>6,} {bar}".rstrip()
+
+
+def _replay_failover(outcome: RunOutcome) -> str:
+    return replay_command(outcome, "--failover")
+
+
+def _failover_fields(findings: FailoverFindings) -> dict[str, object]:
+    promises = {
+        promised.name: {
+            "count": len(promised.shares),
+            "min_s": promised.least / 1e9,
+            "median_s": promised.median / 1e9,
+            "p99_s": promised.p99 / 1e9,
+            "max_s": promised.longest / 1e9,
+            "share_of_promise_max": promised.shares[-1],
+            "within": promised.within,
+        }
+        for promised in findings.promised_times
+    }
+    failures = [
+        {"seed": each.seed, "guarantee": each.guarantee, "text": each.text, "command": _replay_failover(each)}
+        for each in findings.failures
+    ]
+    seeds, seconds = len(findings.outcomes), round(findings.seconds, 3)
+    return {"seeds": seeds, "seconds": seconds, **promises, "failures": failures}
+
+
+# fairtape scale
+
+SITES: Final = (100, 1_000, 10_000)
+SITES_MIN: Final = 9  # two levels of loops of three
+SITES_MAX: Final = 20_000  # the memory of an ordinary machine
+TOKENS_MAX: Final = 100_000
+TREE_LOSS_MAX: Final = 0.02
+DEFAULT_SIZE: Final = Size(sites=0)
+SCALE_HEADINGS: Final = (
+    "sites", "loops", "k_p", "tokens", "primary", "others", "NACKs", "at once", "lost", "repairs", "lag ms",
+)  # fmt: skip
+SCALE_NOTE: Final = """
+loops     how many, and how many sites the largest has
+k_p       sets of members that take turns in asking; 1: all ask at once
+primary, others
+          control messages per token of a loop
+NACKs, at once
+          at the site that was asked most: per token, and in one token period
+lost      copies per token that the tree lost: so often would one site be asked that repairs all others
+repairs   datagrams sent again
+lag       from a token's time until the last site held everything up to it
+
+Formations are installed at the beginning; there are no reformation servers in these worlds."""
+
+
+@click.command()
+@click.option("--sites", type=int, multiple=True, help="How many sites; may be repeated.  [default: 100 1000 10000]")
+@click.option("--levels", default=DEFAULT_SIZE.levels, show_default=True, help="Levels of loops.")
+@click.option("--tokens", default=DEFAULT_SIZE.tokens, show_default=True, help="Tokens that pass in the primary loop.")
+@click.option(
+    "--loss",
+    default=DEFAULT_SIZE.tree_loss,
+    show_default=True,
+    help="The share of datagrams that each branch of the tree loses, for all sites behind it.",
+)
+@click.option("--seed", default=DEFAULT_SIZE.seed, show_default=True, help="Draws the tree and its losses.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def scale(
+    ctx: click.Context, *, sites: tuple[int, ...], levels: int, tokens: int, loss: float, seed: int, as_json: bool
+) -> None:
+    """Grow loops to 10,000 sites and count the work of each site.
+
+    Every site is the machine that production runs, in simulated time. A multicast tree loses datagrams for all sites
+    behind a branch. Each number of sites is measured twice: all members of a loop request what they miss at once, or
+    sets of at most ten members take turns, and the repair goes to all (k_p sets).
+
+    The promises: one control message per token in each loop, for any number of sites; no site receives requests from
+    more than one set of each of its loops at once; every site releases everything. If one is broken, the exit code is
+    1.
+
+    10,000 sites take some minutes for each row, and some gigabytes of memory.
+    """
+    check_within("--tokens", tokens, SETTLING_TOKENS + 1, TOKENS_MAX)
+    check_within("--loss", loss, 0.0, TREE_LOSS_MAX, hint=", such as 0.002 for 0.2 %")
+    for number in sites:
+        check_within("--sites", number, SITES_MIN, SITES_MAX)
+        _check_hierarchy(number, levels)
+    sizes = sizes_of(sites or SITES, replace(DEFAULT_SIZE, levels=levels, tokens=tokens, tree_loss=loss, seed=seed))
+    if not show_scale(sizes, as_json=as_json):
+        ctx.exit(EXIT_BROKEN)
+
+
+def sizes_of(sites: Iterable[int], like: Size) -> list[Size]:
+    """Two rows for each number of sites: all members request at once, and sets take turns."""
+    return [replace(like, sites=number, taking_turns=turns) for number in sites for turns in (False, True)]
+
+
+def show_scale(sizes: Sequence[Size], *, as_json: bool) -> bool:
+    """Measure and print all rows; whether all promises were kept."""
+    rows = list(_measure_all(sizes, quiet=as_json))
+    broken = [sentence for row in rows for sentence in row.broken()]
+    if as_json:
+        click.echo(json.dumps({"rows": [_scale_fields(row) for row in rows], "broken": broken}))
+        return not broken
+    Console(highlight=False).print(_table(SCALE_HEADINGS, map(_scale_row, rows)))
+    click.echo(SCALE_NOTE)
+    click.echo("\n" + "\n".join(f"broken: {sentence}" for sentence in broken) if broken else "Every promise was kept.")
+    return not broken
+
+
+def _check_hierarchy(sites: int, levels: int) -> None:
+    try:
+        plan(sites, levels, loop_max=MEMBERS_MAX)
+    except BadHierarchy as refusal:
+        raise UserError(str(refusal)) from None
+    if levels < 2:
+        raise UserError(f"--levels is {levels}; give 2 or more, for one loop alone does not grow")
+
+
+def _measure_all(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:
+    with progress_bar(TaskProgressColumn(), quiet=quiet) as bar:
+        for size in sizes:
+            turns = "taking turns" if size.taking_turns else "all at once"
+            task = bar.add_task(f"{size.sites:,} sites, asking {turns}", total=1.0)
+            yield measure(size, lambda share, task=task: bar.update(task, completed=share))  # type: ignore[misc]
+
+
+def _scale_row(row: Measured) -> Iterator[str]:
+    yield f"{row.size.sites:,}"
+    yield f"{row.loops} of {row.loop_sites}"
+    yield str(row.request_sets)
+    yield str(row.tokens)
+    yield f"{row.primary_control:.3f}"
+    yield f"{row.secondary_control:.3f}"
+    yield f"{row.asked_per_token:.2f}"
+    yield f"{row.requests_peak:,}"
+    yield f"{row.missed_per_token:,.1f}"
+    yield f"{row.repairs:,}"
+    yield f"{row.lag_max / 1e6:,.0f}"
+
+
+def _scale_fields(row: Measured) -> dict[str, object]:
+    fields = asdict(row)
+    lag = fields.pop("lag_max")
+    derived = {
+        "lag_max_s": lag / 1e9,
+        "requests_per_token_max": row.asked_per_token,
+        "requests_peak_max": row.requests_peak_max,
+        "losses_per_token": row.missed_per_token,
+    }
+    return fields | derived
+
+
+# fairtape audit
+
+RATIO_MAX: Final = 1.1  # promised for the rotating portal
+RACES_MIN: Final = 1_000  # fewer cannot show a ratio of 1.1
+RACES_MAX: Final = 10**7
+RACES_PER_WORLD: Final = 250
+BAR_WIDTH: Final = 24  # pixels of the plot
+PLOT_HEIGHT: Final = 160
+COLOURS: Final = ("#1b6ca8", "#8d99ae", "#e09f3e", "#9e2a2b")
+PIPE_WIDTH: Final = 160  # characters, if standard output is no terminal
+
+
+@click.group()
+def audit() -> None:
+    """Measure fairness: which region wins simultaneous bids."""
+
+
+@audit.command()
+@click.option("--regions", "count", default=6, show_default=True, help="How many cities bid.")
+@click.option("--races", default=12_000, show_default=True, help="How often all cities bid at once.")
+@click.option("--seed", default=1, show_default=True, help="Draws link delays, clocks and the instants of the races.")
+@click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the shares into this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def entry(
+    ctx: click.Context, *, count: int, races: int, seed: int, jobs: int | None, svg: Path | None, as_json: bool
+) -> None:
+    """Let all regions bid at once and count the wins of each.
+
+    The simulated world has the delays between real cities, 1 % loss, and clocks with an error of up to a millisecond.
+    Each race is run three ways: through the rotating portal of the ring, by direct sending to one venue, and by
+    hold-and-release with timestamps of gateways. Hold-and-release is shown twice: with honest gateways, and with one
+    gateway that stamps early.
+
+    The exit code is 1 if the rotating portal makes one region first more than 1.1 times as often as another.
+    """
+    check_within("--regions", count, REGIONS_MIN, REGIONS_MAX)
+    check_within("--races", races, RACES_MIN, RACES_MAX)
+    check_within("--seed", seed, 0, SEED_MAX)
+    check_within("--jobs", jobs, 1, JOBS_MAX)
+    paths = _run_races(count, races, seed, jobs or cores(), quiet=as_json)
+    cities = regions(count)
+    if svg is not None:
+        try:
+            svg.write_text(_draw_entry(paths, cities))
+        except OSError as error:
+            raise UserError(f"--svg is {str(svg)!r}, which cannot be written: {error.strerror}") from None
+    fair = paths[0].ratio <= RATIO_MAX
+    if as_json:
+        click.echo(json.dumps(_entry_fields(paths, cities, seed, fair=fair)))
+    else:
+        _show_entry(paths, cities)
+    ctx.exit(0 if fair else EXIT_BROKEN)
+
+
+def _run_races(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple[EntryPath, ...]:
+    """The sum over all worlds; it does not depend on the number of jobs."""
+    sizes = [min(RACES_PER_WORLD, races - begun) for begun in range(0, races, RACES_PER_WORLD)]
+    seeds = [seed * RACES_MAX + world for world in range(len(sizes))]
+    run = partial(_run_world, count)
+    if jobs == 1:
+        return _sum_paths(map(run, seeds, sizes), len(sizes), quiet=quiet)
+    with ProcessPoolExecutor(min(jobs, len(sizes)), mp_context=get_context("spawn")) as pool:
+        return _sum_paths(pool.map(run, seeds, sizes), len(sizes), quiet=quiet)
+
+
+def _run_world(count: int, seed: int, races: int) -> tuple[EntryPath, ...]:
+    return race(seed, count=count, races=races)
+
+
+def _sum_paths(worlds: Iterable[tuple[EntryPath, ...]], count: int, *, quiet: bool) -> tuple[EntryPath, ...]:
+    results = with_progress(worlds, "races", count, completed=TaskProgressColumn(), quiet=quiet)
+    total = next(results)
+    for paths in results:
+        total = tuple(one + other for one, other in zip(total, paths, strict=True))
+    return total
+
+
+def _show_entry(paths: tuple[EntryPath, ...], cities: tuple[City, ...]) -> None:
+    rows = [
+        (city.name, *(f"{100 * path.firsts[place] / path.races:.2f}" for path in paths))
+        for place, city in enumerate(cities)
+    ]
+    rows.append(("max/min", *(_ratio_text(path.ratio) for path in paths)))
+    rows.append(("chi-square", *(f"{path.chi_square:,.1f}" for path in paths)))
+    rows.append(("p", *(f"{path.p_value:.3g}" for path in paths)))
+    rows.append(("median delay, ms", *(f"{path.delay / 1e6:.1f}" for path in paths)))
+    headings = ("first, in % of the races", *(path.name for path in paths))
+    table = _table(headings, rows, left=1, gap=2, pad_edge=False, wrap=True)
+    Console(width=None if Console().is_terminal else PIPE_WIDTH).print(table)
+    verdict = "as promised" if paths[0].ratio <= RATIO_MAX else "more than promised"
+    click.echo(
+        f"\n{paths[0].races:,} races of {len(cities)} regions; the venue is in {cities[0].name}, and the early stamps"
+        f" come from {cities[-1].name}.\nWith the rotating portal the luckiest region is first"
+        f" {_ratio_text(paths[0].ratio)} times as often as the unluckiest: {verdict} ({RATIO_MAX})."
+    )
+
+
+def _ratio_text(ratio: float) -> str:
+    return "∞" if isinf(ratio) else f"{ratio:,.3f}"
+
+
+def _entry_fields(
+    paths: tuple[EntryPath, ...], cities: tuple[City, ...], seed: int, *, fair: bool
+) -> dict[str, object]:
+    return {
+        "races": paths[0].races,
+        "regions": [city.name for city in cities],
+        "seed": seed,
+        "loss": LOSS,
+        "clock_bound_ns": CLOCK_BOUND,
+        "ratio_max": RATIO_MAX,
+        "fair": fair,
+        "ways": [
+            {
+                "name": path.name,
+                "firsts": list(path.firsts),
+                "ratio": None if isinf(path.ratio) else path.ratio,
+                "chi_square": path.chi_square,
+                "p_value": path.p_value,
+                "median_delay_ns": path.delay,
+            }
+            for path in paths
+        ],
+    }
+
+
+def _draw_entry(paths: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
+    """An SVG bar chart with a bar for each region and path; the dashed line is an equal share."""
+    group = BAR_WIDTH * (len(paths) + 1)
+    width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(paths)
+    equal = PLOT_HEIGHT * (1 - 1 / len(cities))
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
+    for place, city in enumerate(cities):
+        left = BAR_WIDTH + place * group
+        for number, path in enumerate(paths):
+            tall = PLOT_HEIGHT * path.firsts[place] / path.races
+            lines.append(
+                f'<rect x="{left + number * BAR_WIDTH}" y="{PLOT_HEIGHT - tall:.1f}" width="{BAR_WIDTH - 4}"'
+                f' height="{tall:.1f}" fill="{COLOURS[number]}"/>'
+            )
+        lines.append(f'<text x="{left}" y="{PLOT_HEIGHT + 16}" font-size="12">{escape(city.name)}</text>')
+    lines.append(f'<path d="M0 {equal:.1f}H{width}" stroke="#000" stroke-dasharray="4"/>')
+    for number, path in enumerate(paths):
+        label = f"{escape(path.name)}: max/min {_ratio_text(path.ratio)}"
+        top = PLOT_HEIGHT + 40 + 18 * number
+        lines.append(f'<text x="{BAR_WIDTH}" y="{top}" font-size="12" fill="{COLOURS[number]}">{label}</text>')
+    return "\n".join([*lines, "</svg>", ""])
