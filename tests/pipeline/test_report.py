@@ -24,10 +24,9 @@ from fairtape.pipeline.report.plots import (
     LinePlot,
     PlotLine,
     figure,
+    format_duration,
+    format_share,
     thinned,
-    ticks,
-    told_duration,
-    told_share,
 )
 from fairtape.pipeline.report.report import make_report
 from fairtape.pipeline.report.sections import Names, outage_section, volume_section
@@ -192,14 +191,13 @@ def test_thinning_keeps_the_peaks() -> None:
     assert (12_345.0, 99.0) in kept
 
 
-def test_ticks_are_round_and_durations_have_a_unit() -> None:
-    assert ticks(0.0, 10.0, 5) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    assert told_duration(1_500 * MILLISECOND) == "1.5 s"
-    assert [told_duration(seconds * SECOND) for seconds in (60, 1_234, 36_000, 1_750_000_000)] == [
+def test_durations_have_a_unit_and_shares_enough_decimals() -> None:
+    assert format_duration(1_500 * MILLISECOND) == "1.5 s"
+    assert [format_duration(seconds * SECOND) for seconds in (60, 1_234, 36_000, 1_750_000_000)] == [
         "1 min", "20.6 min", "10 h", "20,255 days",
     ]  # fmt: skip
-    assert (told_duration(0), told_duration(SECOND - 1)) == ("0 ns", "1,000 ms")
-    assert [told_share(value) for value in (0.0, 0.000_072, 1e-9, 0.5, 0.999_96, 1.0, 12.5)] == [
+    assert (format_duration(0), format_duration(SECOND - 1)) == ("0 ns", "1,000 ms")
+    assert [format_share(value) for value in (0.0, 0.000_072, 1e-9, 0.5, 0.999_96, 1.0, 12.5)] == [
         "0 %", "0.0072 %", "0.0000001 %", "50 %", "99.996 %", "100 %", "1,250 %",
     ]  # fmt: skip
     assert "nothing to show" in figure(LinePlot(lines=[PlotLine("", [])]), "empty")

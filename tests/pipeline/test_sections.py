@@ -120,4 +120,4 @@ def test_formations_of_two_stripes_that_have_one_number_are_told_apart() -> None
     told = {"period_at_ns": SECOND, "tokens": 1, "p50_ns": 1, "p99_ns": 1, "max_ns": 1}
     plot = spread_section([told], [told], changes, SECOND).plots[0]
     assert isinstance(plot, LinePlot)
-    assert [what for _, what in plot.marks] == ["stripe 0, formation 2", "stripe 1, formation 2"]
+    assert [what for _, what in plot.events] == ["stripe 0, formation 2", "stripe 1, formation 2"]

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from html import escape
 from math import isinf
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fairtape.cli.terminal import check_within
+from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import cores
 from fairtape.simulation.cities import City
@@ -158,19 +158,16 @@ def _drawn(ways: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
     group = BAR_WIDTH * (len(ways) + 1)
     width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(ways)
     equal = PLOT_HEIGHT * (1 - 1 / len(cities))
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
+    lines = [""]
     for place, city in enumerate(cities):
         left = BAR_WIDTH + place * group
         for number, way in enumerate(ways):
             tall = PLOT_HEIGHT * way.firsts[place] / way.races
-            lines.append(
-                f'<rect x="{left + number * BAR_WIDTH}" y="{PLOT_HEIGHT - tall:.1f}" width="{BAR_WIDTH - 4}"'
-                f' height="{tall:.1f}" fill="{COLOURS[number]}"/>'
-            )
-        lines.append(f'<text x="{left}" y="{PLOT_HEIGHT + 16}" font-size="12">{escape(city.name)}</text>')
-    lines.append(f'<path d="M0 {equal:.1f}H{width}" stroke="#000" stroke-dasharray="4"/>')
+            x, fill = left + number * BAR_WIDTH, COLOURS[number]
+            lines.append(svg.element("rect", x=x, y=PLOT_HEIGHT - tall, width=BAR_WIDTH - 4, height=tall, fill=fill))
+        lines.append(svg.text(left, PLOT_HEIGHT + 16, city.name, font_size=12))
+    lines.append(svg.element("path", d=f"M0 {equal:.1f}H{width}", stroke="#000", stroke_dasharray=4))
     for number, way in enumerate(ways):
-        said = f"{escape(way.name)}: max/min {_told(way.ratio)}"
-        top = PLOT_HEIGHT + 40 + 18 * number
-        lines.append(f'<text x="{BAR_WIDTH}" y="{top}" font-size="12" fill="{COLOURS[number]}">{said}</text>')
-    return "\n".join([*lines, "</svg>", ""])
+        label = f"{way.name}: max/min {_told(way.ratio)}"
+        lines.append(svg.text(BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * number, label, font_size=12, fill=COLOURS[number]))
+    return svg.document(width, height, "\n".join([*lines, ""]), font_family="sans-serif") + "\n"

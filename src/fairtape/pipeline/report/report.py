@@ -27,7 +27,7 @@ from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.pipeline.report import regulator as bundle
 from fairtape.pipeline.report import sections
 from fairtape.pipeline.report.html_page import Page, Section
-from fairtape.pipeline.report.plots import told_duration
+from fairtape.pipeline.report.plots import format_duration
 from fairtape.pipeline.report.sections import TITLE as LINKS
 from fairtape.pipeline.report.sections import Names, links_section
 from fairtape.pipeline.schemas import Arrow
@@ -140,7 +140,7 @@ class _Maker:
         judged = sum(section.verdict.value != "soft" for section in made)
         totals = self._small("totals", self._tables["releases"], _totals).to_pylist()[0]
         return [
-            ("it lasted", told_duration(lasted)),
+            ("it lasted", format_duration(lasted)),
             ("sites", f"{totals['sites']:,}"),
             ("messages", f"{totals['messages'] or 0:,}"),
             ("messages per second", f"{(totals['messages'] or 0) * SECOND / max(lasted, SECOND):,.0f}"),

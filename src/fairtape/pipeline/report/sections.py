@@ -18,9 +18,9 @@ from fairtape.pipeline.report.plots import (
     CandlePlot,
     LinePlot,
     PlotLine,
-    told_duration,
-    told_instant,
-    told_share,
+    format_duration,
+    format_instant,
+    format_share,
 )
 
 # What people call the numbers in a report. Tables know numbers only; who runs the network knows the names.
@@ -69,7 +69,7 @@ def fairness_section(rows: Rows) -> Section:
     return Section(
         title="Fairness",
         verdict=_verdict(together / shared >= WINDOW_0_MIN),
-        finding=f"{together:,} of {shared:,} messages that several sites released ({told_share(together / shared)}) "
+        finding=f"{together:,} of {shared:,} messages that several sites released ({format_share(together / shared)}) "
         f"were released so close together that no clock can show who was first.{left_out}",
         told=(
             (
@@ -89,7 +89,7 @@ def fairness_section(rows: Rows) -> Section:
                 "others; inbound unfairness the share that was overtaken on the way in by one that was sent later."
             ),
         ),
-        plots=[BarPlot(bars=_fairness_bars(rows, together / shared), told=told_share)],
+        plots=[BarPlot(bars=_fairness_bars(rows, together / shared), format_value=format_share)],
         table=_fairness_table(rows),
         is_open=True,
     )
@@ -142,9 +142,9 @@ def latency_section(rows: Rows, names: Names) -> Section:
         title="Latency by source",
         verdict=PageVerdict.NEITHER,
         finding=f"At every site, half of the messages of each source or more were released within "
-        f"{told_duration(max(most.values(), default=0))} of their entry. Between sources this time differs by up to "
-        f"{told_duration(max(most.values(), default=0) - min(most.values(), default=0))}, and for one source between "
-        f"sites by up to {told_duration(apart)}.",
+        f"{format_duration(max(most.values(), default=0))} of their entry. Between sources this time differs by up to "
+        f"{format_duration(max(most.values(), default=0) - min(most.values(), default=0))}, and for one source between "
+        f"sites by up to {format_duration(apart)}.",
         told=(
             (
                 "Each bar is a source: the median of the time from the entry of a message to its release, at the site "
@@ -152,7 +152,7 @@ def latency_section(rows: Rows, names: Names) -> Section:
                 "it. Bars of equal length mean that no source's customers are served faster."
             ),
         ),
-        plots=[BarPlot(bars=bars, told=told_duration)],
+        plots=[BarPlot(bars=bars, format_value=format_duration)],
         table=HtmlTable(
             ("stripe", "source", "site", "messages", *PARTS),
             [
@@ -161,7 +161,7 @@ def latency_section(rows: Rows, names: Names) -> Section:
                     names.source(row["source"]),
                     names.site(row["site"]),
                     f"{row['count']:,}",
-                    *(told_duration(row[part]) for part in PARTS),
+                    *(format_duration(row[part]) for part in PARTS),
                 )
                 for row in rows
             ],
@@ -185,8 +185,8 @@ def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Secti
     return Section(
         title="Spread over time",
         verdict=_verdict(p99 <= SPREAD_MAX),
-        finding=f"99 in 100 tokens were released everywhere within {told_duration(p99)}, half of them within "
-        f"{told_duration(p50)}; the widest spread was {told_duration(worst)}.",
+        finding=f"99 in 100 tokens were released everywhere within {format_duration(p99)}, half of them within "
+        f"{format_duration(p50)}; the widest spread was {format_duration(worst)}.",
         told=(
             (
                 "The spread of a token is the time from the first site that released it to the last one. Low and flat "
@@ -194,14 +194,14 @@ def spread_section(whole: Rows, rows: Rows, changes: Rows, period: int) -> Secti
             ),
             *_told_marks(changes),
         ),
-        plots=[LinePlot(lines=lines, told_y=told_duration, period=period, marks=_marks(changes))],
+        plots=[LinePlot(lines=lines, format_y=format_duration, period=period, events=_marks(changes))],
         table=HtmlTable(
             ("period (UTC)", "tokens", "p50", "p99", "max"),
             [
                 (
-                    told_instant(row["period_at_ns"]),
+                    format_instant(row["period_at_ns"]),
                     f"{row['tokens']:,}",
-                    *(told_duration(row[name]) for name in ("p50_ns", "p99_ns", "max_ns")),
+                    *(format_duration(row[name]) for name in ("p50_ns", "p99_ns", "max_ns")),
                 )
                 for row in rows
             ],
@@ -216,11 +216,11 @@ def late_section(rows: Rows, changes: Rows, period: int, names: Names) -> Sectio
     return Section(
         title="Late messages",
         verdict=_verdict(share <= LATE_MAX),
-        finding=f"{late:,} of {total:,} deliveries were late ({told_share(share)}).",
+        finding=f"{late:,} of {total:,} deliveries were late ({format_share(share)}).",
         told=(
             (
                 "A delivery is late when its instant had passed before the site could release it. Each line is a site; "
-                f"up to {told_share(LATE_MAX)} is within what a network of this kind loses to the weather. A late "
+                f"up to {format_share(LATE_MAX)} is within what a network of this kind loses to the weather. A late "
                 "message is marked as late wherever it is shown: nobody takes it for a fair one."
             ),
             *_told_marks(changes),
@@ -228,9 +228,9 @@ def late_section(rows: Rows, changes: Rows, period: int, names: Names) -> Sectio
         plots=[
             LinePlot(
                 lines=_by_site(rows, lambda row: row["late"] / row["messages"] if row["messages"] else 0.0, names),
-                told_y=told_share,
+                format_y=format_share,
                 period=period,
-                marks=_marks(changes),
+                events=_marks(changes),
             )
         ],
     )
@@ -244,12 +244,12 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
     return Section(
         title="Clock bounds",
         verdict=_verdict(worst <= CLOCK_MAX and not untrue),
-        finding=f"Sites declared that no clock was further than {told_duration(worst)} from the common time. "
+        finding=f"Sites declared that no clock was further than {format_duration(worst)} from the common time. "
         f"{_told_steps(clocks, names)}",
         told=(
             (
                 "Each line is a site: how wrong its clock may have been, at most, as it said itself. MiFID II (RTS 25) "
-                f"asks {told_duration(CLOCK_MAX)} from those who trade at high frequency. What happened within the "
+                f"asks {format_duration(CLOCK_MAX)} from those who trade at high frequency. What happened within the "
                 "bound cannot be told apart by time, only by its number."
             ),
             (
@@ -261,7 +261,7 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
         plots=[
             LinePlot(
                 lines=_by_site(rows, lambda row: row["bound_max_ns"], names),
-                told_y=told_duration,
+                format_y=format_duration,
                 period=period,
                 limits=[(CLOCK_MAX, "RTS 25")] if worst < 20 * CLOCK_MAX else (),
             )
@@ -273,9 +273,9 @@ def clock_section(rows: Rows, clocks: Rows, period: int, names: Names) -> Sectio
                     f"{row['stripe']}",
                     names.site(row["site"]),
                     f"{row['releases']:,}",
-                    *(told_duration(row[name] or 0) for name in bounds),
+                    *(format_duration(row[name] or 0) for name in bounds),
                     f"{row['steps_back']:,}",
-                    told_duration(row["step_max_ns"] or 0),
+                    format_duration(row["step_max_ns"] or 0),
                 )
                 for row in clocks
             ],
@@ -294,7 +294,7 @@ def _told_steps(clocks: Rows, names: Names) -> str:
     if not steps:
         return "No clock stepped back."
     most = max(row["step_max_ns"] or 0 for row in clocks)
-    told = f"Clocks stepped back {_times(steps)}, by up to {told_duration(most)}"
+    told = f"Clocks stepped back {_times(steps)}, by up to {format_duration(most)}"
     untrue = sorted({row["site"] for row in clocks if _is_untrue(row)})
     if not untrue:
         return f"{told}, which what they declared allows."
@@ -307,7 +307,7 @@ def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
     worst = max((row["silence_ns"] for row in silences), default=0)
     broken = sum(bool(row["broken"]) for row in rows)
     who = _told_rings({row["stripe"] for row in silences}) if _has_stripes(rows) else "The ring was"
-    finding = f"{who} formed anew {_times(len(silences))}; the longest silence was {told_duration(worst)}."
+    finding = f"{who} formed anew {_times(len(silences))}; the longest silence was {format_duration(worst)}."
     if not silences:
         finding = "The tape never stood still: no formation changed while it ran."
     if broken:
@@ -315,7 +315,7 @@ def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
     whats = _whats(formations, names)
     bars = [
         (
-            f"{told_instant(row['first_at_ns'] or 0)} {whats.get((row['stripe'], row['formation']), '')}".strip(),
+            f"{format_instant(row['first_at_ns'] or 0)} {whats.get((row['stripe'], row['formation']), '')}".strip(),
             row["silence_ns"],
         )
         for row in silences[:CHANGES_SHOWN_MAX]
@@ -328,11 +328,11 @@ def outage_section(rows: Rows, formations: Rows, names: Names) -> Section:
             (
                 "Each bar is a change of formation (a site failed, left or came back, or stripes were planned anew): "
                 "the time between the last token before it and the first one after it. A planned change stops nothing; "
-                f"a failed site costs up to {told_duration(OUTAGE_MAX)} where sites are near, and seconds where oceans "
-                "are between them. Nothing is lost in a silence: messages wait for the next token."
+                f"a failed site costs up to {format_duration(OUTAGE_MAX)} where sites are near, and seconds where "
+                "oceans are between them. Nothing is lost in a silence: messages wait for the next token."
             ),
         ),
-        plots=[BarPlot(bars=bars, told=told_duration)] if silences else (),
+        plots=[BarPlot(bars=bars, format_value=format_duration)] if silences else (),
     )
 
 
@@ -404,7 +404,7 @@ def bars_section(rows: Rows, symbol: str, period: int) -> Section:
         ("period (UTC)", "open", "high", "low", "close", "volume", "trades"),
         [
             (
-                told_instant(row["period_at_ns"]),
+                format_instant(row["period_at_ns"]),
                 *(f"{row[name] / ONE:,.4f}" for name in ("open", "high", "low", "close")),
                 f"{int(row['volume']) / ONE:,.4f}",
                 f"{row['trades']:,}",
@@ -415,7 +415,7 @@ def bars_section(rows: Rows, symbol: str, period: int) -> Section:
     return Section(
         title="Bars",
         verdict=PageVerdict.NEITHER,
-        finding=f"{symbol}, the busiest symbol, in periods of {told_duration(period)}.",
+        finding=f"{symbol}, the busiest symbol, in periods of {format_duration(period)}.",
         told=(
             (
                 "Each candle is a period: from open to close, with the highest and the lowest price. Trades are taken "
@@ -471,7 +471,7 @@ def missing_section(title: str, tables: Sequence[str]) -> Section:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else told_share(value)
+    return "–" if value is None else format_share(value)
 
 
 def _marks(changes: Rows) -> list[tuple[float, str]]:
@@ -518,9 +518,9 @@ def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Se
     return Section(
         title=TITLE,
         verdict=PageVerdict.NEITHER,
-        finding=f"{told_share(gone / max(tokens, 1))} of the acknowledgments between sites had to be asked for because "
-        f"they were lost, and {told_share(missing / max(messages, 1))} of the messages of sources; "
-        f"{told_share(unasked / max(tokens, 1))} of the tokens needed no request at all.",
+        finding=f"{format_share(gone / max(tokens, 1))} of the acknowledgments between sites had to be asked for "
+        f"because they were lost, and {format_share(missing / max(messages, 1))} of the messages of sources; "
+        f"{format_share(unasked / max(tokens, 1))} of the tokens needed no request at all.",
         told=(
             (
                 "Each bar is the median delay of one way between two sites, the slowest ones first. It is measured "
@@ -535,7 +535,7 @@ def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Se
         plots=[
             BarPlot(
                 bars=[(_way(row, names), float(row["p50"])) for row in timed[:BARS_MAX]],
-                told=told_duration,
+                format_value=format_duration,
             )
         ],
         table=HtmlTable(
@@ -545,7 +545,7 @@ def links_section(links: Rows, sources: Rows, retries: Rows, names: Names) -> Se
                     _way(row, names),
                     f"{row['stripe']}",
                     *(f"{row[name]:,}" for name in ("tokens", "lost", "late", "absent")),
-                    *("" if row[name] is None else told_duration(row[name]) for name in DELAYS),
+                    *("" if row[name] is None else format_duration(row[name]) for name in DELAYS),
                 )
                 for row in links
             ],

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from fairtape.pipeline.report.html_page import HtmlTable, Page, PageVerdict, Section
-from fairtape.pipeline.report.plots import BarPlot, LinePlot, PlotLine, told_number, told_share
+from fairtape.pipeline.report.plots import BarPlot, LinePlot, PlotLine, format_number, format_share
 from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study
 
 METHOD: Final = (
@@ -27,7 +27,10 @@ def needs_plot(proposal: Proposal) -> LinePlot:
     ordered = sorted(proposal.needs.tolist(), reverse=True)
     points = [(float(place), min(need, 2.0)) for place, need in enumerate(ordered, 1)]
     return LinePlot(
-        lines=[PlotLine("", points)], told_x=told_number, told_y=told_share, limits=[(1.0, "the rate of a stripe")]
+        lines=[PlotLine("", points)],
+        format_x=format_number,
+        format_y=format_share,
+        limits=[(1.0, "the rate of a stripe")],
     )
 
 
