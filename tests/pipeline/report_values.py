@@ -18,6 +18,7 @@ TOKENS = 240
 PER_TOKEN = 5
 SITES = (1, 2, 3)
 CHANGED_AT = 120  # the token with which another formation begins
+FARTHEST = 60 * MILLISECOND  # one-way delay between the first and the last site
 
 Row = dict[str, Any]
 
@@ -199,6 +200,19 @@ def _fairness() -> Row:
     }  # fmt: skip
 
 
+def _trace(token: int, site: int) -> Row:
+    """Ack(e) of the site whose turn it was, as another site received it: 30 ms for each step between the two."""
+    portal = SITES[token % len(SITES)]
+    sent_at = due_at(token) - 50 * MILLISECOND
+    delay = FARTHEST if token != 5 else 2 * FARTHEST  # token 5 had to be requested, so it does not count
+    return {
+        "stripe": 0, "site": site, "number": token, "kind": "token", "peer": portal, "token": token,
+        "formation": 1 + (token >= CHANGED_AT), "sent_at_ns": sent_at,
+        "came_at_ns": sent_at + delay * abs(site - portal) // 2,
+        "ack_requests": int(token == 5 and abs(site - portal) == 2),
+    }  # fmt: skip
+
+
 def _clock(site: int) -> Row:
     low = 20 * MICROSECOND + site * 7 * MICROSECOND
     return {
@@ -235,6 +249,7 @@ def tables() -> Mapping[str, list[Row]]:
         ],
         "clocks": [_clock(site) for site in SITES],
         "outages": [_outage()],
+        "traces": [_trace(*each) for each in everywhere if SITES[each[0] % len(SITES)] != each[1]],
     }
 
 

@@ -95,9 +95,9 @@ def _fullness(within: list[float], lone: int, proposal: Proposal) -> Section:
         finding += f" {lone:,} symbols are too busy for any stripe of this rate, and each has one for itself."
     return Section(
         title="How full stripes are",
-        verdict=PageVerdict.GOOD if good else PageVerdict.BAD,
+        verdict=PageVerdict.GOOD if good else PageVerdict.ATTENTION,
         finding=finding,
-        told=(
+        explanation=(
             (
                 "Each point is a stripe, the fullest first: the part of its rate that would be enough to keep the "
                 "bound. What is missing to 100 % is room for new symbols. Above the line are only symbols that no plan "
@@ -118,9 +118,9 @@ def _sizes(proposal: Proposal) -> Section:
     ]
     return Section(
         title="How many symbols they have",
-        verdict=PageVerdict.NEITHER,
+        verdict=PageVerdict.NEUTRAL,
         finding=f"A stripe has from {sizes[-1]:,} to {sizes[0]:,} symbols, {np.median(sizes):,.0f} in the middle.",
-        told=(
+        explanation=(
             (
                 "Busy symbols stand beside busy ones, and have few neighbours: when one of them has news, few suffer "
                 "with it. Calm ones share a stripe with many."
@@ -138,14 +138,14 @@ def _compared(proposal: Proposal, studied: Study) -> Section:
         f"A customer hears {ours.stripes_per_portfolio:.1f} stripes for a portfolio of related stocks; with the best "
         f"of the others {heard:.1f}."
     )
-    verdict = PageVerdict.GOOD if ours.stripes_per_portfolio <= heard else PageVerdict.BAD
+    verdict = PageVerdict.GOOD if ours.stripes_per_portfolio <= heard else PageVerdict.ATTENTION
     if studied.held is None or not studied.held.portfolios:
-        finding, verdict = "The history is too short to say which stocks are related.", PageVerdict.NEITHER
+        finding, verdict = "The history is too short to say which stocks are related.", PageVerdict.NEUTRAL
     return Section(
         title="Beside other plans",
         verdict=verdict,
         finding=finding,
-        told=(
+        explanation=(
             (
                 f"Judged on {held}, which the plan was not made from. Time over is the part of the time in which the "
                 "mean symbol's stripe exceeded its rate, and beside it what one symbol in a hundred suffers at least; "
