@@ -66,10 +66,10 @@ def history(symbols: tuple[str, ...]) -> Study:
 def proposal_after(plan: StripePlan) -> Proposal:
     """The next plan, for narrower stripes than the one in force has."""
     narrow = tuple(replace(stripe, bits_per_s_max=EDGE_BITS_PER_S) for stripe in plan.edge)
-    wish = PlanRequest(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
+    request = PlanRequest(edge_bits_per_s=EDGE_BITS_PER_S, core_bits_per_s=plan.core[0].bits_per_s_max, bound=1e-3)
     symbols = tuple(symbol for stripe in plan.edge for symbol in stripe.symbols)
     return propose(
-        history(symbols), wish, previous=replace(plan, edge=narrow), midnight_at=plan.midnight_at, feeds=plan.feeds
+        history(symbols), request, previous=replace(plan, edge=narrow), midnight_at=plan.midnight_at, feeds=plan.feeds
     )
 
 

@@ -163,7 +163,7 @@ def _event(number: int, step: int, event: str, order: int | None) -> Row:
 
 
 def _events() -> list[Row]:
-    """6 and 11 trade, 16 is cancelled, 21 rejected, of 26 nothing is told; and what was at 31 was no order."""
+    """6 and 11 trade, 16 is cancelled, 21 rejected, 26 has no event; and 31 is no order."""
     filled = [_event(11, step, "filled", order) for step, order in ((1, 6), (2, 11))]
     committed = [_event(11, step, "committed", order) | {"token": 6} for step, order in ((0, 6), (1, 11))]
     rejected = [_event(number, 0, "rejected", None) | {"reason": "no funds"} for number in (21, 31)]

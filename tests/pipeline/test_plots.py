@@ -33,13 +33,13 @@ def test_lines_beyond_the_last_colour_come_dashed() -> None:
     assert len(set(drawn)) == 9
 
 
-def test_prices_on_an_axis_can_be_told_apart() -> None:
+def test_prices_on_an_axis_can_be_distinguished() -> None:
     svg = CandlePlot(candles=[Candle(0.0, 20.31, 20.44, 20.29, 20.4)], period=SECOND).svg(400)
-    told = re.findall(r">([\d.]+)</text>", svg)
-    assert len(told) == len(set(told)) > 2
+    labels = re.findall(r">([\d.]+)</text>", svg)
+    assert len(labels) == len(set(labels)) > 2
 
 
-def test_names_beside_bars_have_room() -> None:
+def test_names_beside_bars_have_enough_space() -> None:
     svg = BarPlot(bars=[("MWMW", 1.0), ("IL", 2.0)]).svg(800)
     start = float(re.findall(r'<rect class="c0" x="([\d.]+)"', svg)[0])
     assert start > 4 * 11
@@ -66,7 +66,7 @@ def test_durations_have_a_unit_and_shares_enough_decimals() -> None:
     assert LinePlot(lines=[PlotLine("one", [(float(SECOND), 2.0)])]).svg(300).count("<circle") == 1
 
 
-def test_a_moment_that_is_alone_stands_in_the_middle_of_its_plot() -> None:
+def test_a_single_moment_is_drawn_in_the_middle_of_its_plot() -> None:
     at = 1_700_000_000.0 * SECOND
     svg = LinePlot(lines=[PlotLine("", [(at, 2.0)])]).svg(300)
     assert svg.count("<circle") == 1

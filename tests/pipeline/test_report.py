@@ -96,7 +96,7 @@ def test_data_beside_the_page_keep_their_integers(report: Path) -> None:
     assert str(first) == rows(report / "data" / "spread_over_time.csv")[0]["period_at_ns"]
 
 
-def test_the_audit_trail_leads_from_entry_to_commit_and_names_what_is_untold(report: Path) -> None:
+def test_the_audit_trail_leads_from_entry_to_commit_and_names_orders_without_outcome(report: Path) -> None:
     trail: dict[str, list[str]] = {}
     for row in rows(report / "regulator" / "audit_trail.csv"):
         trail.setdefault(row["order_number"], []).append(row["what"])
@@ -107,7 +107,7 @@ def test_the_audit_trail_leads_from_entry_to_commit_and_names_what_is_untold(rep
         "21": ["entered: new", "rejected"],
         "26": ["entered: new"],
     }
-    assert [row["sequence"] for row in rows(report / "regulator" / "untold.csv")] == ["26"]
+    assert [row["sequence"] for row in rows(report / "regulator" / "orders_without_outcome.csv")] == ["26"]
     assert [row["sequence"] for row in rows(report / "regulator" / "refused.csv")] == ["31"]
 
 

@@ -15,7 +15,7 @@ from fairtape.cli import run as fairtape
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.pipeline.report.report import make_report
-from fairtape.pipeline.spark.file_paths import by_letter, read_parquet
+from fairtape.pipeline.spark.file_paths import escaped_path, read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,10 +75,10 @@ def test_spark_reads_the_file_that_was_named_and_no_other(spark: "SparkSession",
         pq.write_table(pa.table({"place": range(len(name))}), tmp_path / name)
     for name in (ODD, "a"):
         assert read_parquet(spark, [tmp_path / name]).count() == len(name)
-    assert by_letter("/a[b]/c*") == r"/a\[b\]/c\*"
-    assert by_letter("/a:b/c") == "/a:b/c"
+    assert escaped_path("/a[b]/c*") == r"/a\[b\]/c\*"
+    assert escaped_path("/a:b/c") == "/a:b/c"
     with pytest.raises(UserError, match=r"has both : and \*"):
-        by_letter("/a:b/c*")
+        escaped_path("/a:b/c*")
 
 
 def damaged(folder: Path) -> Iterator[Path]:
@@ -94,7 +94,7 @@ def damaged(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_damaged_table_is_told_in_a_sentence_and_leaves_the_report_of_before(
+def test_a_damaged_table_is_reported_in_a_sentence_and_leaves_the_report_of_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -111,7 +111,7 @@ def test_a_damaged_table_is_told_in_a_sentence_and_leaves_the_report_of_before(
         assert everything(out) == before
 
 
-def test_a_table_with_a_broken_log_is_told_and_not_left_out(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_table_with_a_broken_log_is_reported_and_not_left_out(spark: "SparkSession", tmp_path: Path) -> None:
     tables = values.write_tables(tmp_path / "tables", few())
     (log,) = (tables / "releases" / "_delta_log").glob("*.json")
     log.write_text("{")
@@ -120,8 +120,8 @@ def test_a_table_with_a_broken_log_is_told_and_not_left_out(spark: "SparkSession
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_floor_on_which_nobody_traded_has_its_audit_trail(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_floor_without_a_trade_has_its_audit_trail(spark: "SparkSession", tmp_path: Path) -> None:
     orders = {"orders": values.tables()["orders"][:1]}
     made = make_report(spark, values.write_tables(tmp_path / "tables", few() | orders), tmp_path / "out")
     assert (tmp_path / "out" / "regulator" / "audit_trail.csv") in made.files
-    assert len((tmp_path / "out" / "regulator" / "untold.csv").read_text().splitlines()) == 2
+    assert len((tmp_path / "out" / "regulator" / "orders_without_outcome.csv").read_text().splitlines()) == 2

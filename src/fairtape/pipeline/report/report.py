@@ -324,7 +324,7 @@ class _ReportMaker:
         orders, events, executions = map(self._tables.whole, ("orders", "order_events", "executions"))
         yield "execution_statistics", bundle.execution_statistics(orders, events, executions)
         yield "audit_trail", bundle.audit_trail(orders, events)
-        yield "untold", bundle.untold(orders, events)
+        yield "orders_without_outcome", bundle.without_outcome(orders, events)
         yield "refused", bundle.refused(orders, events)
 
 
