@@ -10,8 +10,8 @@
 
 `register(spark)` makes journals readable: `spark.read.format("fairtape").option("journals", …)`. `spark_session` starts
 a Spark that suits a small machine. `ingest_journals` fills a Delta table exactly once; `run_batch` and `run_stream`
-make every table of `schemas`, and `read_table` reads one of them. Spark is imported when one of these names is first used,
-so that programs without it may import this package.
+make every table of `schemas`, and `read_table` reads one of them. Spark is imported when one of these names is
+first used, so that programs without it may import this package.
 """
 
 from importlib import import_module

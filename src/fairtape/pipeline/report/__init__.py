@@ -1,4 +1,4 @@
-"""Reports from tables.
+"""Reports from tables: a page, its data, and a bundle for a regulator.
 
 - `report`: the page, its data and the bundle, and the measures that they show
 - `sections`: findings, verdicts and explanations

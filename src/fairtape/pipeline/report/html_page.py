@@ -28,6 +28,7 @@ p { margin: .35rem 0; } .soft { color: var(--soft); }
 .verdict { font-weight: 600; } .good { color: var(--good); } .attention { color: var(--attention); }
 .failed { color: var(--failed); }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+@media (min-width: 56rem) { .facts { grid-template-columns: repeat(4, 1fr); } }
 .facts div { background: var(--card); border-radius: .4rem; padding: .5rem .75rem; }
 .facts dt { font-size: .78rem; color: var(--soft); } .facts dd { margin: 0; font-size: 1.15rem; }
 .facts dd, table { font-variant-numeric: tabular-nums; } dl { margin: 0; }
