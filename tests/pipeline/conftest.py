@@ -1,6 +1,6 @@
 """One Spark for all tests of the pipeline: they are one group, so that one process runs them (`--dist loadgroup`).
 
-Those who only read tables share one set of them.
+Tests that only read tables share one set of them.
 """
 
 import os

@@ -51,7 +51,7 @@ class Market:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.numbers = dict.fromkeys(SOURCES, 1)
-        self.told: list[tuple[int, int, Trade]] = []  # number, source, trade
+        self.reported: list[tuple[int, int, Trade]] = []  # number, source, trade
 
     def form(self, members: Sequence[int], *, broken: bool = False) -> None:
         """A new formation takes over."""
@@ -86,11 +86,11 @@ class Market:
                 chance = self.chance.random()
                 if chance < 0.08:
                     payloads.append((source, b"something else"))
-                elif chance < 0.3 and self.told:
+                elif chance < 0.3 and self.reported:
                     payloads.append(self._notice(number))
                 else:
                     trade = self._trade(self.chance.choice(symbols))
-                    self.told.append((number, source, trade))
+                    self.reported.append((number, source, trade))
                     payloads.append((source, encode(trade)))
             self.add(payloads)
         return self
@@ -102,9 +102,9 @@ class Market:
         return Trade(self.chance.randint(1, 3), symbol, price, quantity, made_at, self.chance.getrandbits(64))
 
     def _notice(self, own: int) -> tuple[int, bytes]:
-        number, source, trade = self.chance.choice(self.told[-12:])
+        number, source, trade = self.chance.choice(self.reported[-12:])
         if self.chance.random() < 0.15:
-            source = self.chance.choice(SOURCES)  # perhaps somebody to whom it does not belong
+            source = self.chance.choice(SOURCES)  # perhaps another source than that of the trade
         at = self.at(self.token + 1)
         notice: Notice = Cancel(number, trade.venue_name, trade.symbol, at)
         if self.chance.random() < 0.6:
@@ -112,7 +112,7 @@ class Market:
             venue = trade.venue if self.chance.random() < 0.9 else 1 + trade.venue % 3
             right = Trade(venue, right.symbol, right.price, right.quantity, right.traded_at, trade.trade_id)
             notice = Correction(number, right, at)
-            self.told.append((own, source, right))
+            self.reported.append((own, source, right))
         return source, encode_notice(notice)
 
     def write(self, folder: Path, sites: Sequence[int], *, until: dict[int, int] | None = None) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Journals for the pipeline, and what must come out of them, told by the plain reader of journals."""
+"""Journals for the pipeline, and the rows that the plain reader of journals finds in them."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ def append(
             values.mark(writer, ordered)
 
 
-def twins(folder: Path, history: Sequence[Content], *, size_max: int = 4 << 10) -> tuple[Path, Path]:
+def equal_journals(folder: Path, history: Sequence[Content], *, size_max: int = 4 << 10) -> tuple[Path, Path]:
     """The journals of sites 1 and 2, cut into segments at the same places."""
     for site in (1, 2):
         append(folder / f"s{site}", history, site=site, size_max=size_max, sync=SyncPolicy.TOKEN)
@@ -106,8 +106,8 @@ def alter_mark(path: Path, offset: int, mark: Release) -> None:
     path.write_bytes(octets)
 
 
-def told(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
-    """A dumb twin: kind, formation, token, number, source and its number, times, payload of all that was released."""
+def expected_rows(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
+    """The reference: kind, formation, token, number, source and its number, times, payload of all released messages."""
     found: list[tuple[Any, ...]] = []
     marks = _marks(directory)
     for each in JournalReader.open(directory).story(**ranges):
@@ -125,26 +125,26 @@ def _marks(directory: Path) -> dict[int, Release]:
         return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
 
 
-def stretches(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
-    """What tasks would read, cut after so many rows."""
-    lanes = Partitions(options)
-    start = lanes.start()
-    end = lanes.latest(start)
+def offset_ranges(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
+    """The offset ranges that tasks would read, cut after `rows_max` rows."""
+    partitions = Partitions(options)
+    start = partitions.start()
+    end = partitions.latest(start)
     for name, mark in end.items():
-        yield from lanes.lanes()[name].stretches(start[name], mark, rows_max=rows_max)
+        yield from partitions.partitions()[name].offset_ranges(start[name], mark, rows_max=rows_max)
 
 
 def rows(options: Options, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
     """All rows that the source would give, in order."""
     return [
         row
-        for stretch in stretches(options, rows_max)
-        for batch in batches(stretch, options)
+        for offset_range in offset_ranges(options, rows_max)
+        for batch in batches(offset_range, options)
         for row in batch.to_pylist()
     ]
 
 
-def as_told(row: dict[str, Any]) -> tuple[Any, ...]:
-    """A row of messages in the form of `told`."""
+def as_expected(row: dict[str, Any]) -> tuple[Any, ...]:
+    """A row of messages in the form of `expected_rows`."""
     names = ("kind", "token", "sequence", "source", "source_number", "acknowledged_at_ns", "released_at_ns", "payload")
     return tuple(row[name] for name in names)

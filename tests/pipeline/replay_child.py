@@ -1,4 +1,4 @@
-"""A retransmit server over a journal in a process of its own: tells its replay port, and serves until it is ended."""
+"""A retransmit server over a journal in a process of its own: prints its replay port, and serves until it is ended."""
 
 import sys
 from pathlib import Path
@@ -12,10 +12,10 @@ from unit.edge.edge_journals import SETTINGS
 
 
 def main(folder: str, journal: str) -> None:
-    library = ReplayArchive(Path(journal), SETTINGS, StripePlanStore(Path(folder), 0))
-    while library.keep_up():
+    archive = ReplayArchive(Path(journal), SETTINGS, StripePlanStore(Path(folder), 0))
+    while archive.keep_up():
         pass
-    server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], library, SharedClock(), interface=LOOPBACK)
+    server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
     host, port = server.addresses[1]
     sys.stdout.write(f"{host}:{port}\n")
     sys.stdout.flush()

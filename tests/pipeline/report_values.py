@@ -18,6 +18,7 @@ TOKENS = 240
 PER_TOKEN = 5
 SITES = (1, 2, 3)
 CHANGED_AT = 120  # the token with which another formation begins
+FARTHEST = 60 * MILLISECOND  # one-way delay between the first and the last site
 
 Row = dict[str, Any]
 
@@ -162,7 +163,7 @@ def _event(number: int, step: int, event: str, order: int | None) -> Row:
 
 
 def _events() -> list[Row]:
-    """6 and 11 trade, 16 is cancelled, 21 rejected, of 26 nothing is told; and what was at 31 was no order."""
+    """6 and 11 trade, 16 is cancelled, 21 rejected, 26 has no event; and 31 is no order."""
     filled = [_event(11, step, "filled", order) for step, order in ((1, 6), (2, 11))]
     committed = [_event(11, step, "committed", order) | {"token": 6} for step, order in ((0, 6), (1, 11))]
     rejected = [_event(number, 0, "rejected", None) | {"reason": "no funds"} for number in (21, 31)]
@@ -196,6 +197,19 @@ def _fairness() -> Row:
         "overtaken_messages": 12, "pairs": 900, "pairs_in_order": 890, "late_fraction": 5 / 3_600,
         "outbound_unfairness": 5 / 1_200, "window_0_share": 1_150 / 1_200, "inbound_unfairness": 0.01,
         "pairwise_fairness": 890 / 900, "portal_equity": 0.97,
+    }  # fmt: skip
+
+
+def _trace(token: int, site: int) -> Row:
+    """Ack(e) of the site whose turn it was, as another site received it: 30 ms for each step between the two."""
+    portal = SITES[token % len(SITES)]
+    sent_at = due_at(token) - 50 * MILLISECOND
+    delay = FARTHEST if token != 5 else 2 * FARTHEST  # token 5 had to be requested, so it does not count
+    return {
+        "stripe": 0, "site": site, "number": token, "kind": "token", "peer": portal, "token": token,
+        "formation": 1 + (token >= CHANGED_AT), "sent_at_ns": sent_at,
+        "came_at_ns": sent_at + delay * abs(site - portal) // 2,
+        "ack_requests": int(token == 5 and abs(site - portal) == 2),
     }  # fmt: skip
 
 
@@ -235,6 +249,7 @@ def tables() -> Mapping[str, list[Row]]:
         ],
         "clocks": [_clock(site) for site in SITES],
         "outages": [_outage()],
+        "traces": [_trace(*each) for each in everywhere if SITES[each[0] % len(SITES)] != each[1]],
     }
 
 

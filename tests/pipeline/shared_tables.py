@@ -14,7 +14,7 @@ from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.pipeline.tables.jobs import JobOutcome, run_batch
 from pipeline.market_values import Market
-from pipeline.twin import Row
+from pipeline.reference_tables import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def trading_floor() -> Market:
 
 
 def requests() -> list[list[Message]]:
-    """A market, two accounts, orders that meet, one that is cancelled and one that nobody can pay."""
+    """A market, two accounts, orders that meet, one that is cancelled and one without funds."""
     number = iter(range(1, 100))
 
     def order(account: str, name: str, side: Side, quantity: int, price: int) -> NewOrder:

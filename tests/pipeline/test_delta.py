@@ -1,4 +1,4 @@
-"""Tables to which somebody commits between another's look and commit: no row stands twice, none is lost."""
+"""Concurrent commits to a table: no row is duplicated or lost."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ ONE, OTHER = PartitionName(0, 1), PartitionName(0, 2)
 
 
 class Folder(DeltaFolder):
-    """A table at which somebody looked before others changed it."""
+    """A table whose view is older than its last commit."""
 
     view: DeltaTable | None = None
 
@@ -27,11 +27,11 @@ class Folder(DeltaFolder):
         super().__init__(folder, SCHEMA)
 
     def look(self) -> None:
-        self.view = super()._opened()
+        self.view = super()._open()
 
-    def _opened(self) -> DeltaTable | None:
+    def _open(self) -> DeltaTable | None:
         seen, self.view = self.view, None
-        return seen or super()._opened()
+        return seen or super()._open()
 
     def write(self, begin: int, end: int) -> Written:
         columns = [pa.array([0] * (end - begin), pa.int32()), pa.array(range(begin, end), pa.int64())]
@@ -39,8 +39,8 @@ class Folder(DeltaFolder):
         assert found is not None
         return found
 
-    def take(self, begin: int, end: int, lane: PartitionName = ONE) -> None:
-        assert self.commit([self.write(begin, end)], {lane: Offset(begin)}, {lane: Offset(end, "ab")})
+    def take(self, begin: int, end: int, name: PartitionName = ONE) -> None:
+        assert self.commit([self.write(begin, end)], {name: Offset(begin)}, {name: Offset(end, "ab")})
 
     @property
     def rows(self) -> list[int]:
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.mark.parametrize("keep", ["compact", "sweep"])
-def test_marks_are_right_though_rows_came_while_the_table_was_tidied(folder: Folder, keep: str) -> None:
+def test_offsets_are_right_though_rows_came_while_the_table_was_compacted(folder: Folder, keep: str) -> None:
     for begin in (1, 11, 21):
         folder.take(begin, begin + 10)
     folder.write(100, 101)  # of a writer who died
@@ -67,19 +67,19 @@ def test_marks_are_right_though_rows_came_while_the_table_was_tidied(folder: Fol
         assert folder.compact()["numFilesRemoved"] == 3
     else:
         folder.sweep(hours=1)
-    assert folder.marks() == at(41)
+    assert folder.offsets() == at(41)
     folder.take(41, 51)
     assert folder.rows == list(range(1, 51))
 
 
-def test_a_table_that_grows_grows_by_each_row_once_though_it_was_compacted_meanwhile(folder: Folder) -> None:
+def test_an_incremental_table_gains_each_row_once_though_it_was_compacted_meanwhile(folder: Folder) -> None:
     folder.replace([folder.write(1, 11)], {}, at(11))
     folder.extend([folder.write(11, 21)], at(11), at(21))
     folder.look()
     Folder(folder.folder).extend([folder.write(21, 31)], at(21), at(31))
     folder.compact()
-    assert folder.marks() == at(31)
-    folder.extend([folder.write(21, 31)], folder.marks(), at(31))
+    assert folder.offsets() == at(31)
+    folder.extend([folder.write(21, 31)], folder.offsets(), at(31))
     assert folder.rows == list(range(1, 31))
 
 
@@ -88,17 +88,17 @@ def test_a_compaction_of_files_that_were_replaced_meanwhile_joins_what_is_there_
     folder.look()
     Folder(folder.folder).replace([folder.write(1, 11), folder.write(11, 21)], at(11), at(21))
     folder.compact()
-    assert (folder.rows, folder.marks(), len(folder.files())) == (list(range(1, 21)), at(21), 1)
+    assert (folder.rows, folder.offsets(), len(folder.files())) == (list(range(1, 21)), at(21), 1)
 
 
-def test_files_and_marks_of_a_snapshot_belong_together(folder: Folder) -> None:
+def test_files_and_offsets_of_a_snapshot_belong_together(folder: Folder) -> None:
     folder.take(1, 11)
     folder.look()
     other = Folder(folder.folder)
     other.take(1, 6, OTHER)
     other.take(11, 21)
-    files, marks = folder.snapshot()
-    assert (len(files), marks) == (3, {**at(21), OTHER: Offset(6, "ab")})
+    files, offsets = folder.snapshot()
+    assert (len(files), offsets) == (3, {**at(21), OTHER: Offset(6, "ab")})
 
 
 def test_the_older_of_two_jobs_does_not_replace_what_the_newer_one_made(folder: Folder) -> None:
@@ -107,13 +107,13 @@ def test_the_older_of_two_jobs_does_not_replace_what_the_newer_one_made(folder: 
     with pytest.raises(UserError, match="was changed by another job"):
         folder.replace([older], {}, at(11))
     folder.replace([newer], {}, at(21))  # who made the same has nothing to do
-    assert (folder.rows, folder.marks()) == (list(range(1, 21)), at(21))
+    assert (folder.rows, folder.offsets()) == (list(range(1, 21)), at(21))
 
 
-def test_a_file_that_is_gone_before_its_commit_is_told_and_nothing_is_committed(folder: Folder) -> None:
+def test_a_file_deleted_before_its_commit_is_reported_and_nothing_is_committed(folder: Folder) -> None:
     folder.take(1, 11)
     file = folder.write(11, 21)
     (folder.folder / file.path).unlink()
-    with pytest.raises(UserError, match="is gone before it was committed"):
+    with pytest.raises(UserError, match="was deleted before the commit"):
         folder.commit([file], {ONE: Offset(11)}, at(21))
-    assert (folder.rows, folder.marks()) == (list(range(1, 11)), at(11))
+    assert (folder.rows, folder.offsets()) == (list(range(1, 11)), at(11))

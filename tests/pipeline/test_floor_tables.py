@@ -30,8 +30,8 @@ def test_events_and_committed_trades_are_those_of_the_floor(made: "Made") -> Non
     ]
     events = rows(made.tables, "order_events")
     for kind, name in ((Sequenced, "sequenced"), (Rejected, "rejected")):
-        told = sorted(row["sequence"] for row in events if row["event"] == name)
-        assert told == sorted(each.number for each in outputs if isinstance(each, kind))
+        sequences = sorted(row["sequence"] for row in events if row["event"] == name)
+        assert sequences == sorted(each.number for each in outputs if isinstance(each, kind))
     bobs = [
         row["event"] for row in sorted(events, key=lambda row: (row["token"], row["step"])) if row["order_number"] == 4
     ]

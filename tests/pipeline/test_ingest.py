@@ -1,4 +1,4 @@
-"""Tables from journals: every number once, whoever dies, whatever is lost, whoever comes again."""
+"""Tables from journals: every number once, also after crashes, lost checkpoints and repeated batches."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,12 @@ from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Offset, PartitionName
 from fairtape.pipeline.source.rows import batches
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
-from fairtape.pipeline.tables.ingest import IngestSource, ingest_journals, stream_journals, take_in
+from fairtape.pipeline.tables.ingest import IngestSource, ingest_journals, ingest_offset_ranges, stream_journals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LANE = PartitionName(0, 1)
+PARTITION = PartitionName(0, 1)
 
 
 def sequences(table: Path) -> list[int]:
@@ -36,7 +36,7 @@ def content(table: Path) -> list[dict[str, Any]]:
     return sorted(DeltaTable(table).to_pyarrow_table().to_pylist(), key=lambda row: (row["stripe"], row["sequence"]))
 
 
-def test_the_table_grows_by_what_is_new_and_keeps_every_integer(spark: "SparkSession", tmp_path: Path) -> None:
+def test_the_table_gains_what_is_new_and_keeps_every_integer(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
     assert ingest_journals(spark, journal, table, rows="trades") == 100
@@ -48,11 +48,11 @@ def test_the_table_grows_by_what_is_new_and_keeps_every_integer(spark: "SparkSes
         (number, pipeline.trade(number).price, pipeline.trade(number).traded_at) for number in range(1, 131)
     ]
     folder = DeltaFolder(table, SCHEMAS["trades"])
-    assert folder.marks()[LANE].next == 131
+    assert folder.offsets()[PARTITION].next == 131
     assert spark.read.parquet(*folder.files()).count() == 130
 
 
-def test_compaction_and_sweeping_change_no_row_and_no_mark(spark: "SparkSession", tmp_path: Path) -> None:
+def test_compaction_and_sweeping_change_no_row_and_no_offset(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     for first in (1, 51):
         pipeline.append(journal, pipeline.tokens(5, first=first))
@@ -61,17 +61,17 @@ def test_compaction_and_sweeping_change_no_row_and_no_mark(spark: "SparkSession"
     orphan = write_parquet(table, iter(_some_batches(journal)), MESSAGES)
     assert orphan is not None
     folder = DeltaFolder(table, MESSAGES)
-    marks = folder.marks()
+    offsets = folder.offsets()
     assert folder.compact()["numFilesRemoved"] == 2
     assert orphan.path in folder.sweep(hours=0)
     assert not (table / orphan.path).exists()
-    assert (content(table), folder.marks(), len(folder.files())) == (before, marks, 1)
+    assert (content(table), folder.offsets(), len(folder.files())) == (before, offsets, 1)
     assert ingest_journals(spark, journal, table) == 0
 
 
 def _some_batches(journal: Path) -> list[Any]:
     options = Options(journals=(str(journal),))
-    return [batch for stretch in pipeline.stretches(options) for batch in batches(stretch, options)]
+    return [batch for offset_range in pipeline.offset_ranges(options) for batch in batches(offset_range, options)]
 
 
 def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
@@ -81,16 +81,16 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
     pipeline.append(journal, pipeline.tokens(10))
     feed = IngestSource.of(Options(journals=(str(journal),)), table)
 
-    def stretches(first: int = 1, last: int | None = None) -> Any:
-        options = replace(feed.options, rows="stretches", first=first, last=last)
+    def offset_ranges(first: int = 1, last: int | None = None) -> Any:
+        options = replace(feed.options, rows="offset_ranges", first=first, last=last)
         return spark.read.format("fairtape").options(**options.to_texts()).load()
 
-    assert take_in(stretches(last=40), feed) == 40
-    assert take_in(stretches(last=40), feed) == 0
-    assert take_in(stretches(first=25, last=73), feed) == 33
-    with pytest.raises(UserError, match=r"goes on with sequence 91, and table .* needs 74: there would be a hole"):
-        take_in(stretches(first=91), feed)
-    assert take_in(stretches(), feed) == 27
+    assert ingest_offset_ranges(offset_ranges(last=40), feed) == 40
+    assert ingest_offset_ranges(offset_ranges(last=40), feed) == 0
+    assert ingest_offset_ranges(offset_ranges(first=25, last=73), feed) == 33
+    with pytest.raises(UserError, match=r"continues with sequence 91, and table .* needs 74: there would be a gap"):
+        ingest_offset_ranges(offset_ranges(first=91), feed)
+    assert ingest_offset_ranges(offset_ranges(), feed) == 27
     assert sequences(table) == list(range(1, 101))
 
 
@@ -98,9 +98,9 @@ def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession",
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
     feed = IngestSource.of(Options(journals=(str(journal),)), table)
-    later = replace(feed.options, rows="stretches", first=51)
-    with pytest.raises(UserError, match=r"goes on with sequence 51, and table .* needs 1"):
-        take_in(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
+    later = replace(feed.options, rows="offset_ranges", first=51)
+    with pytest.raises(UserError, match=r"continues with sequence 51, and table .* needs 1"):
+        ingest_offset_ranges(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
 
 
 def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Path) -> None:
@@ -108,29 +108,29 @@ def test_of_two_writers_at_once_one_wins_and_the_other_adds_nothing(tmp_path: Pa
     pipeline.append(journal, pipeline.tokens(4))
     folder = DeltaFolder(tmp_path / "table", MESSAGES)
     files = [write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES) for _ in range(2)]
-    before, after = {LANE: Offset(1)}, {LANE: Offset(41, "ab")}
+    before, after = {PARTITION: Offset(1)}, {PARTITION: Offset(41, "ab")}
     assert files[0] is not None
     assert files[1] is not None
     assert folder.commit([files[0]], before, after)
     assert not folder.commit([files[1]], before, after)
     assert sequences(folder.folder) == list(range(1, 41))
-    with pytest.raises(UserError, match="would leave a hole or stand twice"):
-        folder.commit([files[1]], {LANE: Offset(51)}, {LANE: Offset(61)})
+    with pytest.raises(UserError, match="would leave a gap or be duplicates"):
+        folder.commit([files[1]], {PARTITION: Offset(51)}, {PARTITION: Offset(61)})
 
 
-def test_a_table_that_grows_with_another_takes_each_step_once_and_no_step_that_does_not_follow(tmp_path: Path) -> None:
+def test_an_incremental_table_takes_each_step_once_and_only_the_next_one(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     pipeline.append(journal, pipeline.tokens(4))
     folder = DeltaFolder(tmp_path / "table", MESSAGES)
     file = write_parquet(folder.folder, iter(_some_batches(journal)), MESSAGES)
     assert file is not None
-    steps = [{LANE: Offset(number, "ab")} for number in (1, 41, 51)]
+    steps = [{PARTITION: Offset(number, "ab")} for number in (1, 41, 51)]
     folder.replace([], {}, steps[0])
     for _ in range(2):
         folder.extend([file], steps[0], steps[1])
-        assert (sequences(folder.folder), folder.marks()) == (list(range(1, 41)), steps[1])
+        assert (sequences(folder.folder), folder.offsets()) == (list(range(1, 41)), steps[1])
     folder.extend([], steps[1], steps[2])  # numbers came, and none of them makes a row
-    assert (len(sequences(folder.folder)), folder.marks()) == (40, steps[2])
+    assert (len(sequences(folder.folder)), folder.offsets()) == (40, steps[2])
     with pytest.raises(UserError, match="was changed by another job while this one made rows for it"):
         folder.extend([file], steps[0], steps[1])
 
@@ -174,7 +174,7 @@ def _entries(journal: Path) -> list[Any]:
         return list(cursor.everything())
 
 
-def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_journal_truncated_after_ingestion_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(4))
     ingest_journals(spark, journal, table)
@@ -184,5 +184,5 @@ def test_a_journal_that_was_cut_after_it_was_taken_in_is_refused(spark: "SparkSe
             again = pipeline.token(number, first, count)
             writer.append(again, again.acknowledged_at)
             values.mark(writer, again)
-    with pytest.raises(Exception, match="was cut and went on"):
+    with pytest.raises(Exception, match="was truncated"):
         ingest_journals(spark, journal, table)

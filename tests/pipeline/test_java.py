@@ -1,4 +1,4 @@
-"""Which Java is taken: told by small programs that behave like one."""
+"""Which Java is chosen, tested with small programs that behave like one."""
 
 from pathlib import Path
 

@@ -92,7 +92,7 @@ def test_a_history_may_have_any_name(spark: "SparkSession", tmp_path: Path, name
         )
 
 
-def test_a_delta_table_without_files_or_with_a_broken_log_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_delta_table_without_files_or_with_a_broken_log_is_reported(spark: "SparkSession", tmp_path: Path) -> None:
     write_deltalake(tmp_path / "none", pa.table({"symbol": pa.array([], pa.string())}))
     with pytest.raises(UserError, match="a Delta table without rows"):
         read_history(spark, tmp_path / "none")
@@ -126,16 +126,16 @@ def test_holidays_are_left_out_and_sectors_are_found_by_their_moves(spark: "Spar
 
 
 def test_a_history_becomes_a_plan_that_loads_and_a_page_that_tells_it(spark: "SparkSession", tmp_path: Path) -> None:
-    wish = PlanRequest(edge_bits_per_s=500_000, core_bits_per_s=10**7, hold_back=0.3, windows=200, bound=1e-3)
-    studied = study(spark, days_file(tmp_path), wish)
-    proposal = propose(studied, wish)
+    request = PlanRequest(edge_bits_per_s=500_000, core_bits_per_s=10**7, hold_back=0.3, windows=200, bound=1e-3)
+    studied = study(spark, days_file(tmp_path), request)
+    proposal = propose(studied, request)
     assert from_toml(to_toml(proposal.plan)) == proposal.plan
     assert {symbol for stripe in proposal.plan.edge for symbol in stripe.symbols} == set(studied.symbols)
-    assert proposal.verdicts[0].name == "this plan"
-    again = propose(studied, wish, previous=proposal.plan)
+    assert proposal.results[0].name == "this plan"
+    again = propose(studied, request, previous=proposal.plan)
     assert (again.moved, again.stayed) == (0, 40)
     assert again.plan.version == proposal.plan.version + 1
-    page = stripe_page(studied, wish, proposal).html()
+    page = stripe_page(studied, request, proposal).html()
     assert "<script" not in page
     assert "Beside other plans" in page
 

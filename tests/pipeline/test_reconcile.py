@@ -1,4 +1,4 @@
-"""Reconciliation: one sequence is proved, and whatever is wrong is named with its site, token and byte."""
+"""Reconciliation: one sequence is proved, and every problem is reported with its site, token and byte."""
 
 import json
 from dataclasses import asdict, replace
@@ -31,7 +31,7 @@ def history() -> list[Any]:
     return [*found[:6], change, *(replace(token, formation=2) for token in found[6:])]
 
 
-def test_one_sequence_is_proved_and_a_shorter_journal_is_told(spark: "SparkSession", tmp_path: Path) -> None:
+def test_one_sequence_is_proved_and_a_shorter_journal_is_reported(spark: "SparkSession", tmp_path: Path) -> None:
     for site in (1, 2, 3):
         pipeline.append(tmp_path / str(site), history(), site=site, size_max=4 << 10, keep=site - 1)
     found = reconcile(spark, [tmp_path / str(site) for site in (1, 2, 3)])
@@ -75,11 +75,11 @@ def test_a_missing_directory_is_a_mistake(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("at", [3, 300, 600, 1_700, 2_500, -1])
-def test_of_a_damaged_journal_the_first_cause_is_told_with_site_token_and_byte(
+def test_of_a_damaged_journal_the_first_cause_is_reported_with_site_token_and_byte(
     spark: "SparkSession", tmp_path: Path, at: int
 ) -> None:
-    """In a header, in heads, in bodies, in a digest: nothing that follows from it is told, and all before it counts."""
-    journals = pipeline.twins(tmp_path, history())
+    """In a header, in heads, in bodies, in a digest: only the first cause is reported; all entries before it count."""
+    journals = pipeline.equal_journals(tmp_path, history())
     victim = values.segments(journals[1])[1]
     pipeline.flip(victim, at)
     found = reconcile(spark, journals)
@@ -88,15 +88,15 @@ def test_of_a_damaged_journal_the_first_cause_is_told_with_site_token_and_byte(
     assert problem.offset <= at % len(victim.read_bytes())
     assert problem.token == 1 + (problem.sequence - 1) // 10
     whole, damaged = found.extents
-    with Segment(values.segments(journals[0])[1]) as twin:
-        behind = sum(isinstance(step.record, Head) and step.offset >= problem.offset for step in SegmentReplay(twin))
+    with Segment(values.segments(journals[0])[1]) as segment:
+        behind = sum(isinstance(step.record, Head) and step.offset >= problem.offset for step in SegmentReplay(segment))
     assert damaged.entries == whole.entries - behind
 
 
 def test_damage_of_a_single_journal_names_the_token_behind_which_it_stands(
     spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its head cannot be read, and nobody else tells which token it was."""
+    """Its head cannot be read, and no other journal has the token."""
     pipeline.append(tmp_path, pipeline.tokens(12), size_max=4 << 10)
     victim = values.segments(tmp_path)[1]
     pipeline.flip(victim, HEADER_SIZE + 3)
@@ -111,7 +111,7 @@ def test_problems_are_always_objects_of_one_shape(
 ) -> None:
     shapes = []
     for name, damage in (("header", 3), ("body", 600), ("mark", -1)):
-        journals = pipeline.twins(tmp_path / name, history())
+        journals = pipeline.equal_journals(tmp_path / name, history())
         pipeline.flip(values.segments(journals[1])[-1], damage)
         assert fairtape([*map(str, journals), "--json"], command) == 1
         (problem,) = json.loads(capsys.readouterr().out)["problems"]
@@ -125,10 +125,10 @@ def test_problems_are_always_objects_of_one_shape(
     assert shapes == [set(problem)] * 3
 
 
-def test_segments_that_two_sites_swapped_are_told(
+def test_segments_that_two_sites_swapped_are_reported(
     spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journals = pipeline.twins(tmp_path, history())
+    journals = pipeline.equal_journals(tmp_path, history())
     assert reconcile(spark, journals).sound
     swapped = pipeline.swap(*journals, 1)
     found = reconcile(spark, journals)
@@ -142,7 +142,7 @@ def test_segments_that_two_sites_swapped_are_told(
 
 
 @pytest.mark.parametrize("altered", ["digest", "released_at", "token"])
-def test_a_release_mark_that_was_altered_is_told(spark: "SparkSession", tmp_path: Path, altered: str) -> None:
+def test_a_release_mark_that_was_altered_is_reported(spark: "SparkSession", tmp_path: Path, altered: str) -> None:
     for site in (1, 2):
         values.write(tmp_path / str(site), values.first(40), site=site)
     victim = values.segments(tmp_path / "2")[1]
@@ -159,8 +159,8 @@ def test_a_release_mark_that_was_altered_is_told(spark: "SparkSession", tmp_path
     assert problem.reason == "the digest of a release mark does not match its content"
 
 
-def test_a_mark_that_names_no_entry_of_an_earlier_segment_is_told(spark: "SparkSession", tmp_path: Path) -> None:
-    """All marks stand in the last segment, and all digests fit: only the entries tell that one of them is wrong."""
+def test_a_mark_that_names_no_entry_of_an_earlier_segment_is_reported(spark: "SparkSession", tmp_path: Path) -> None:
+    """All marks are in the last segment, and all digests fit: only a comparison with the entries shows it."""
     tokens = pipeline.tokens(12)
     with JournalWriter.open(tmp_path, stripe=0, site=1, sync=SyncPolicy.NEVER, segment_size_max=4 << 10) as writer:
         for ordered in tokens:
@@ -184,8 +184,8 @@ def test_a_proof_over_nothing_is_none(
         with pytest.raises(UserError, match="nothing to prove"):
             reconcile(spark, journals)
     assert fairtape([str(torn), "--json"], command) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err.count("\n")) == ("", 1)
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
     pipeline.append(whole, pipeline.tokens(2), site=2)
     found = reconcile(spark, [empty, torn, whole])
     assert (found.sound, found.level, found.empty) == (True, False, (str(empty), str(torn)))
@@ -193,8 +193,8 @@ def test_a_proof_over_nothing_is_none(
     assert "SHORTER" in capsys.readouterr().out
 
 
-def test_a_segment_that_is_gone_is_no_silent_hole(spark: "SparkSession", tmp_path: Path) -> None:
-    journals = pipeline.twins(tmp_path, history())
+def test_a_missing_segment_is_no_silent_gap(spark: "SparkSession", tmp_path: Path) -> None:
+    journals = pipeline.equal_journals(tmp_path, history())
     before, gone, after = values.segments(journals[1])[:3]
     gone.unlink()
     (problem,) = reconcile(spark, journals).problems

@@ -17,7 +17,7 @@ from fairtape.pipeline.report.regulator import (
     audit_trail,
     execution_statistics,
     refused,
-    untold,
+    without_outcome,
 )
 from fairtape.pipeline.schemas import TABLES
 from fairtape.pipeline.tables.jobs import read_table
@@ -66,7 +66,7 @@ def test_the_trail_of_a_real_floor_has_every_event_of_an_order_once(spark: "Spar
         "rejected",
     ]
     assert rejected["reason"]
-    assert untold(orders, events).count() == 0
+    assert without_outcome(orders, events).count() == 0
     others = {row["sequence"] for row in rows(made.tables, "order_events") if row["event"] == "rejected"} - requests
     assert {row["sequence"] for row in refused(orders, events).collect()} == others
 

@@ -1,4 +1,4 @@
-"""Rows of the source, without Spark: the plain reader of journals says the same, whatever was cut where."""
+"""Rows of the source, without Spark, compared with the plain reader of journals."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,14 @@ EVERY = settings(max_examples=12, suppress_health_check=[HealthCheck.function_sc
 
 @EVERY
 @given(seed=st.integers(0, 1 << 32), rows_max=st.integers(1, 300), segment=st.integers(1 << 10, 1 << 14))
-def test_every_number_is_told_once_as_the_plain_reader_tells_it(
+def test_every_number_has_one_row_as_the_plain_reader_reads_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rows_max: int, segment: int
 ) -> None:
     journal = tmp_path_factory.mktemp("storm")
     history = values.turbulent(40, seed=seed)
     values.write(journal, history, segment_size_max=segment)
     found = pipeline.rows(Options(journals=(str(journal),)), rows_max)
-    assert [pipeline.as_told(row) for row in found if row["kind"] != "fragment"] == pipeline.told(journal)
+    assert [pipeline.as_expected(row) for row in found if row["kind"] != "fragment"] == pipeline.expected_rows(journal)
     numbered = [row["sequence"] for row in found if row["kind"] in ("message", "fragment")]
     assert numbered == list(range(1, values.messages_of(history)[-1].sequence + values.messages_of(history)[-1].count))
 
@@ -105,7 +105,7 @@ def test_an_altered_byte_is_named_or_changes_nothing(
     journal = tmp_path_factory.mktemp("altered")
     pipeline.append(journal, pipeline.tokens(40, size=8), size_max=4 << 10)
     options = Options(journals=(str(journal),))
-    told = pipeline.rows(options)
+    before = pipeline.rows(options)
     segments = sorted(journal.glob("*.segment"))
     victim = segments[len(segments) // 2]
     octets = bytearray(victim.read_bytes())
@@ -113,7 +113,7 @@ def test_an_altered_byte_is_named_or_changes_nothing(
     victim.write_bytes(octets)
     found, damage = _rows_or_damage(options)
     if damage is None:
-        assert found == told
+        assert found == before
     else:
         assert damage.path in segments
         assert damage.sequence >= 1
@@ -138,7 +138,7 @@ def test_a_segment_that_is_cut_short_in_the_middle_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize("rows_max", [1, 7, 1 << 20])
 @pytest.mark.parametrize("place", [1, 2, -1])
 def test_segments_of_two_sites_that_were_swapped_are_refused(tmp_path: Path, place: int, rows_max: int) -> None:
-    journals = pipeline.twins(tmp_path, pipeline.tokens(40, size=8))
+    journals = pipeline.equal_journals(tmp_path, pipeline.tokens(40, size=8))
     mine, _ = pipeline.swap(*journals, place)
     with pytest.raises(Damaged, match=rf"{mine.name} is damaged at byte 0, sequence {int(mine.stem)}: it belongs to"):
         pipeline.rows(Options(journals=(str(journals[0]),)), rows_max)
@@ -149,13 +149,13 @@ def test_a_task_that_begins_in_the_segment_of_another_site_refuses_it(tmp_path: 
     journals = tmp_path / "s1", tmp_path / "s2"
     for site, path in enumerate(journals, 1):
         values.write(path, values.first(60), site=site, sync=SyncPolicy.TOKEN)
-    planned = list(pipeline.stretches(Options(journals=(str(journals[0]),)), 20))
+    planned = list(pipeline.offset_ranges(Options(journals=(str(journals[0]),)), 20))
     mine, _ = pipeline.swap(*journals, 2)
-    within = [stretch for stretch in planned if stretch.segment == str(mine)]
+    within = [offset_range for offset_range in planned if offset_range.segment == str(mine)]
     assert len(within) > 2
-    for stretch in within:
+    for offset_range in within:
         with pytest.raises(Damaged, match="it belongs to stripe 3 of site 2, and the journal to stripe 3 of site 1"):
-            list(entries_of(stretch))
+            list(entries_of(offset_range))
 
 
 @pytest.mark.parametrize("altered", ["digest", "content"])
@@ -181,10 +181,10 @@ def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
         pipeline.rows(Options(journals=(str(tmp_path),)))
 
 
-def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Path) -> None:
+def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(10))
-    lanes = Partitions(Options(journals=(str(tmp_path),)))
-    reached = lanes.latest(lanes.start())
+    partitions = Partitions(Options(journals=(str(tmp_path),)))
+    reached = partitions.latest(partitions.start())
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.truncate_after(8)
         change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
@@ -193,9 +193,9 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
             again = pipeline.token(number, first, 5, formation=2)
             writer.append(again, again.acknowledged_at)
             values.mark(writer, again)
-    again_lanes = Partitions(Options(journals=(str(tmp_path),)))
-    with pytest.raises(Damaged, match="was cut and went on"):
-        again_lanes.tasks(reached, again_lanes.latest(reached))
+    again_partitions = Partitions(Options(journals=(str(tmp_path),)))
+    with pytest.raises(Damaged, match="was truncated"):
+        again_partitions.tasks(reached, again_partitions.latest(reached))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_options_survive_their_text(tmp_path: Path) -> None:
     assert Options.of(options.to_texts()) == options
 
 
-def test_two_journals_of_one_lane_are_refused_and_a_missing_directory_is_named(tmp_path: Path) -> None:
+def test_two_journals_of_one_partition_are_refused_and_a_missing_directory_is_named(tmp_path: Path) -> None:
     for name in ("one", "other"):
         pipeline.append(tmp_path / name, pipeline.tokens(1))
     with pytest.raises(UserError, match="are both of stripe 0 and site 1"):
@@ -249,10 +249,10 @@ def test_two_journals_of_one_lane_are_refused_and_a_missing_directory_is_named(t
 
 @EVERY
 @given(limit=st.integers(1, 400), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=20))
-def test_a_limit_moves_every_lane_on_and_ends_with_whole_tokens(
+def test_a_limit_moves_every_partition_on_and_ends_with_whole_tokens(
     tmp_path_factory: pytest.TempPathFactory, limit: int, sizes: list[int]
 ) -> None:
-    folder = tmp_path_factory.mktemp("lanes")
+    folder = tmp_path_factory.mktemp("partitions")
     ends = set()
     for stripe in range(2):
         first, history = 1, []
@@ -261,9 +261,9 @@ def test_a_limit_moves_every_lane_on_and_ends_with_whole_tokens(
             first += size
             ends.add(first)
         pipeline.append(folder / str(stripe), history, stripe=stripe)
-    lanes = Partitions(Options(journals=(str(folder / "*"),)))
-    at = lanes.start()
-    while (following := lanes.latest(at, limit)) != at:
+    partitions = Partitions(Options(journals=(str(folder / "*"),)))
+    at = partitions.start()
+    while (following := partitions.latest(at, limit)) != at:
         assert all(following[name].next in {at[name].next, *ends} for name in at)
         assert sum(following[name].next - at[name].next for name in at) <= limit + 2 * max(sizes)
         at = following
@@ -277,11 +277,15 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
     history = values.turbulent(80, seed=4)
     values.write(tmp_path, history)
-    lanes = Partitions(Options(journals=(str(tmp_path),)))
-    reached, found = lanes.start(), []
-    while (end := lanes.latest(reached, rows_max)) != reached:
-        for stretch in (each for task in lanes.tasks(reached, end) for each in task):
-            found += [entry.head for entry in entries_of(stretch) if stretch.first <= entry.head.sequence < stretch.end]
+    partitions = Partitions(Options(journals=(str(tmp_path),)))
+    reached, found = partitions.start(), []
+    while (end := partitions.latest(reached, rows_max)) != reached:
+        for offset_range in (each for task in partitions.tasks(reached, end) for each in task):
+            found += [
+                entry.head
+                for entry in entries_of(offset_range)
+                if offset_range.first <= entry.head.sequence < offset_range.end
+            ]
         reached = end
     assert [(head.formation, head.token, head.turns) for head in found] == [
         (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history

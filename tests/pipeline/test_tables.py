@@ -1,4 +1,4 @@
-"""The tables, held against plain loops over the same journals, row by row."""
+"""The tables, compared with a reference implementation over the same journals, row by row."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.market_values import Market
-from pipeline.twin import DAY, Row, Twin
-from pipeline.twin_links import LinkTwin
+from pipeline.reference_links import ReferenceLinks
+from pipeline.reference_tables import DAY, ReferenceTables, Row
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
@@ -31,41 +31,41 @@ def same(found: list[Row], expected: list[Row]) -> None:
     assert sorted(shown, key=repr) == sorted(({name: row[name] for name in columns} for row in expected), key=repr)
 
 
-FIGURES = (
+MEASURES = (
     "spreads", "spread_distribution", "latency", "hold", "lateness", "pairs", "portals", "delays", "clocks", "outages",
     "fairness", "sales", "vwap",
 )  # fmt: skip
 
 
-def check(folder: Path, twin: Twin) -> None:
-    for name in FIGURES:
-        same(rows(folder, name), getattr(twin, name)())
+def check(folder: Path, reference: ReferenceTables) -> None:
+    for name in MEASURES:
+        same(rows(folder, name), getattr(reference, name)())
     for name, period in (("bars_1s", SECOND), ("bars_1m", 60 * SECOND), ("bars_1d", DAY)):
-        same(rows(folder, name), twin.bars(period))
-    same(rows(folder, "formations"), twin.formations())
+        same(rows(folder, name), reference.bars(period))
+    same(rows(folder, "formations"), reference.formations())
 
 
 LINKS = ("links", "source_links", "token_losses", "retries", "requests")
 
 
-def check_links(folder: Path, twin: LinkTwin) -> None:
-    assert len(rows(folder, "traces")) == len(twin.records) > 0
+def check_links(folder: Path, reference: ReferenceLinks) -> None:
+    assert len(rows(folder, "traces")) == len(reference.records) > 0
     for name in LINKS:
-        same(rows(folder, name), getattr(twin, name)())
+        same(rows(folder, name), getattr(reference, name)())
 
 
-def test_every_figure_is_that_of_a_plain_loop(spark: "SparkSession", made: "Made") -> None:
+def test_every_table_equals_its_reference_implementation(spark: "SparkSession", made: "Made") -> None:
     assert set(made.outcome.tables) == set(TABLES) - {"deliveries"}
-    check(made.tables, Twin(made.journals))
-    check_links(made.tables, LinkTwin(made.journals))
+    check(made.tables, ReferenceTables(made.journals))
+    check_links(made.tables, ReferenceLinks(made.journals))
     assert run_batch(spark, made.journals, made.tables).tables == ()
 
 
 def test_a_stream_makes_the_same_rows_as_a_batch_also_where_sites_come_later(
     spark: "SparkSession", made: "Made", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables that grow meet numbers behind those of a site that failed, numbers that are known, and a new stripe."""
-    monkeypatch.setattr("fairtape.pipeline.tables.jobs.FILES_MAX", 1)  # the small files of those that grow are joined
+    """Incremental tables get numbers after those of a site that failed, numbers that they have, and a new stripe."""
+    monkeypatch.setattr("fairtape.pipeline.tables.jobs.FILES_MAX", 1)  # compact incremental tables at once
     known = [path for path in made.journals if path.name not in ("0-1", "0-3", "3-2", "9-1", "9-2")]
     run_batch(spark, known, tmp_path)
     run_stream(spark, made.journals, tmp_path, max_rows=200, available_now=True)
@@ -84,8 +84,8 @@ def test_an_empty_journal_and_a_single_message_give_sensible_tables(spark: "Spar
     market.history = market.history[:1]
     paths = market.write(journals, (7,))
     run_batch(spark, f"{journals}/*", tables)
-    twin = Twin(paths)
-    same(rows(tables, "lateness"), twin.lateness())
+    reference = ReferenceTables(paths)
+    same(rows(tables, "lateness"), reference.lateness())
     (line,) = rows(tables, "fairness")
     assert (line["sites"], line["window_0_share"], line["portal_equity"]) == (1, None, None)
 

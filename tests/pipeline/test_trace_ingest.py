@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged
-from fairtape.pipeline.spark.session import in_sentences
+from fairtape.pipeline.spark.session import as_user_errors
 from fairtape.pipeline.tables.trace_ingest import ingest_traces
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage import trace_files as tracefiles
@@ -41,7 +41,7 @@ def rows(table: Path) -> list[tuple[int, int, int]]:
     return sorted((row["site"], row["number"], row["token"]) for row in found)
 
 
-def test_what_is_added_is_taken_in_once(spark: "SparkSession", tmp_path: Path) -> None:
+def test_added_records_are_ingested_once(spark: "SparkSession", tmp_path: Path) -> None:
     journals, table = [tmp_path / "j1", tmp_path / "j2"], tmp_path / TRACES
     live(journals[0], 1, 31)
     live(journals[1], 1, 5, site=2)
@@ -67,16 +67,18 @@ def test_what_a_site_dropped_is_gone_and_what_is_left_follows(spark: "SparkSessi
     assert rows(table) == [(1, token, token) for token in range(61 - taken, 61)]
 
 
-def test_a_hole_within_a_life_is_named_and_nothing_is_written(spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_gap_within_a_life_is_named_and_nothing_is_written(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "j", tmp_path / TRACES
     live(journal, 1, 61)
     sorted((journal / TRACES).iterdir())[2].unlink()
-    with pytest.raises(UserError, match=r"site 1 end with number 24 and go on with 37"):
+    with pytest.raises(UserError, match=r"site 1 end with number 24 and continue with 37"):
         ingest_traces(spark, journal, table)
     assert not table.exists() or not DeltaTable.is_deltatable(str(table))
 
 
-def test_damage_is_told_with_file_byte_and_number_and_a_torn_end_is_none(spark: "SparkSession", tmp_path: Path) -> None:
+def test_damage_is_reported_with_file_byte_and_number_and_a_torn_end_is_none(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
     journal, table = tmp_path / "j", tmp_path / TRACES
     live(journal, 1, 21)
     first, last = sorted((journal / TRACES).iterdir())
@@ -85,5 +87,5 @@ def test_damage_is_told_with_file_byte_and_number_and_a_torn_end_is_none(spark: 
     octets = bytearray(first.read_bytes())
     octets[500] ^= 1
     first.write_bytes(octets)
-    with pytest.raises(Damaged, match=rf"{first.name} is damaged at byte 448, sequence 6"), in_sentences():
+    with pytest.raises(Damaged, match=rf"{first.name} is damaged at byte 448, sequence 6"), as_user_errors():
         ingest_traces(spark, journal, table)

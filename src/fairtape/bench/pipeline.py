@@ -390,7 +390,7 @@ def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
 
 
 def _taken(folder: Path) -> int:
-    mark = folder_of(folder, RAW).marks().get(PartitionName(0, 1))
+    mark = folder_of(folder, RAW).offsets().get(PartitionName(0, 1))
     return 0 if mark is None else mark.next - 1
 
 

@@ -1,4 +1,4 @@
-"""`fairtape pipeline …`: what is done with the record on Spark. Commands are imported when they are called."""
+"""`fairtape pipeline …`: commands that run on Spark. Each is imported when it is called."""
 
 from typing import Final
 
@@ -15,12 +15,12 @@ COMMANDS: Final = {
         "Tables", "fairtape.cli.pipeline_jobs", "vacuum", "Delete files that no table needs any more."
     ),
     "prepare": CommandEntry(
-        "Tables", "fairtape.cli.pipeline_jobs", "prepare", "Let Spark start in half the time from now on."
+        "Tables", "fairtape.cli.pipeline_jobs", "prepare", "Make an archive of classes, so that Spark starts faster."
     ),
     "reconcile": CommandEntry(
         "Proof", "fairtape.cli.pipeline_jobs", "reconcile", "Prove that journals hold one sequence."
     ),
-    "report": CommandEntry("Results", "fairtape.cli.pipeline_jobs", "report", "Make a page of what tables say."),
+    "report": CommandEntry("Results", "fairtape.cli.pipeline_jobs", "report", "Make a report page from tables."),
     "stripes": CommandEntry(
         "Results", "fairtape.cli.pipeline_stripes", "stripes", "Plan stripes from the history of rates."
     ),
@@ -29,8 +29,7 @@ COMMANDS: Final = {
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def pipeline() -> None:
-    """Work on the record with Spark: tables, proofs, reports, plans.
+    """Process journals with Spark: tables, proofs, reports, plans.
 
-    It needs the extra `pipeline` (pip install 'fairtape[pipeline]') and Java 17 or newer, which comes with it where
-    this machine has none.
+    Needs the extra `pipeline` (pip install 'fairtape[pipeline]'), which brings Java where this machine has none.
     """

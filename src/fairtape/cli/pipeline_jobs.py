@@ -1,9 +1,16 @@
-"""`fairtape pipeline run`, `compact` and `vacuum`: tables of journals, and their upkeep."""
+"""`fairtape pipeline run`, `compact`, `vacuum`, `prepare`, `reconcile` and `report`.
+
+Spark is imported when a command needs it; a `UserError` names the package that is missing. Exit codes of `reconcile`
+are those of `fairtape journal verify`: 1 where a journal is damaged or journals differ, 3 where they agree in what they
+share and one of them holds less than another, 2 where there is nothing to prove.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,21 +20,16 @@ from fairtape.deployment.config.description import FILE, read_deployment
 from fairtape.deployment.follow.site_failover import SiteFailover
 
 if TYPE_CHECKING:
-    from fairtape.pipeline.tables.jobs import JobOutcome
-from dataclasses import asdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A Spark for commands: started where it is there, and otherwise one sentence that says what is missing.
+    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
+    from fairtape.pipeline.tables.jobs import JobOutcome
+
+HOURS_MAX: Final = 24 * 366
+STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
+EXIT_DIFFERENT: Final = 1
+EXIT_SHORTER: Final = 3
+Folder: Final = click.Path(path_type=Path)
 
 with_master = click.option(
     "--master",
@@ -39,12 +41,12 @@ with_master = click.option(
 
 @contextmanager
 def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
-    """A session, stopped at the end unless it was there before. What executors complain of is told as here."""
+    """A session, stopped at the end unless it existed before. Errors of executors become user errors."""
     session = needed()
     found = session.SparkSession.getActiveSession()
     spark = session.spark_session(master, **options)
     try:
-        with session.in_sentences():
+        with session.as_user_errors():
             yield spark
     finally:
         if found is None:
@@ -52,7 +54,7 @@ def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
 
 
 def needed() -> Any:
-    """The module that starts Spark, or a sentence where it is not installed."""
+    """The module that starts Spark, or a `UserError` where a package is missing."""
     try:
         from fairtape.pipeline.spark import session
     except ModuleNotFoundError as error:
@@ -65,26 +67,21 @@ def needed() -> Any:
     return session
 
 
-HOURS_MAX: Final = 24 * 366
-STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
-Folder: Final = click.Path(path_type=Path)
-
-
 @click.command()
 @click.argument("places", type=Folder, nargs=-1, required=True)
-@click.option("--out", type=Folder, required=True, help="The folder of the tables; it is made where it is not there.")
+@click.option("--out", type=Folder, required=True, help="The folder of the tables; made if missing.")
 @with_master
-@click.option("--stream", is_flag=True, help="Go on as journals grow, until Ctrl-C.")
-@click.option("--checkpoint", type=Folder, help="Where a stream keeps its place; it may be lost.  [default: nowhere]")
+@click.option("--stream", is_flag=True, help="Continue as journals grow, until Ctrl-C.")
+@click.option("--checkpoint", type=Folder, help="Folder for the offsets of a stream; it may be lost.  [default: none]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def run(
     *, places: tuple[Path, ...], out: Path, master: str, stream: bool, checkpoint: Path | None, as_json: bool
 ) -> None:
-    """Make tables of the journals in PLACES, or take in what they got since the last time.
+    """Make tables of the journals in PLACES, or bring them up to date.
 
-    A place is the journal of a site, a folder of several, or the folder of a deployment. Tables are Delta tables: any
-    reader of Delta, DuckDB and Polars among them, sees them while they are made. Every number is taken in exactly once,
-    whatever is interrupted; so to go on, run it again.
+    A place is the journal of a site, a folder of several, or the folder of a deployment. Tables are Delta tables, which
+    DuckDB, Polars and other readers of Delta can read at any time. Every number is added exactly once, also after an
+    interruption; to continue, run it again.
     """
     if checkpoint is not None and not stream:
         raise UserError("--checkpoint is given without --stream; a run that ends needs none")
@@ -93,7 +90,7 @@ def run(
     from fairtape.pipeline.spark.delta import make_folder
     from fairtape.pipeline.tables.jobs import RAW, folder_of
 
-    folder_of(out, RAW)  # refuses what can be no folder of tables, before Spark starts
+    folder_of(out, RAW)  # refuses a bad folder before Spark starts
     make_folder(out)
     with steps(quiet=as_json) as step:
         step("starting Spark")
@@ -109,7 +106,7 @@ def run(
 
 
 def journals_in(places: Sequence[Path]) -> Iterator[Path]:
-    """The journals that a user means."""
+    """The journals in these places: a journal, a folder of journals, or a deployment."""
     for place in places:
         if (place / FILE).exists():
             found = [path for path in SiteFailover(read_deployment(place)).journals.values() if path.is_dir()]
@@ -125,60 +122,62 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
 
 
 def _text(outcome: "JobOutcome", out: Path) -> str:
-    lanes = [
-        f"  stripe {name.stripe} of site {name.site} up to sequence {mark.next - 1:,}"
-        for name, mark in sorted(outcome.marks.items())
+    partitions = [
+        f"  stripe {name.stripe} of site {name.site} up to sequence {offset.next - 1:,}"
+        for name, offset in sorted(outcome.offsets.items())
     ]
-    made = f"{outcome.numbers:,} deliveries taken in, {counted(len(outcome.tables), 'table')} made in {out}"
-    return "\n".join([made, *lanes])
+    made = f"{outcome.numbers:,} deliveries added, {counted(len(outcome.tables), 'table')} made in {out}"
+    return "\n".join([made, *partitions])
 
 
 def _as_json(outcome: "JobOutcome") -> str:
-    marks = {str(name): mark.next - 1 for name, mark in sorted(outcome.marks.items())}
-    return json.dumps({"deliveries": outcome.numbers, "tables": outcome.tables, "last_sequences": marks})
+    offsets = {str(name): offset.next - 1 for name, offset in sorted(outcome.offsets.items())}
+    return json.dumps({"deliveries": outcome.numbers, "tables": outcome.tables, "last_sequences": offsets})
 
 
 @click.command()
 @click.argument("tables", type=Folder)
 def compact(tables: Path) -> None:
-    """Join the small files of the tables in TABLES to large ones. Readers see the same rows, before and after."""
+    """Join the small files of the tables in TABLES to large ones. Readers see the same rows before and after."""
     needed()
     from fairtape.pipeline.tables.jobs import folder_of
 
     for name in _existing(tables):
-        told = folder_of(tables, name).compact()
-        if told.get("numFilesRemoved"):
-            click.echo(f"{name}: {counted(told['numFilesRemoved'], 'file')} joined to {told['numFilesAdded']:,}")
+        metrics = folder_of(tables, name).compact()
+        if metrics.get("numFilesRemoved"):
+            click.echo(f"{name}: {counted(metrics['numFilesRemoved'], 'file')} joined to {metrics['numFilesAdded']:,}")
 
 
 @click.command()
 @click.argument("tables", type=Folder)
-@click.option("--hours", type=int, default=168, show_default=True, help="Keep what was in a table so long ago.")
-@click.option("--rehearse", is_flag=True, help="Only say what would be deleted.")
-def vacuum(tables: Path, hours: int, rehearse: bool) -> None:
-    """Delete files in TABLES that no table has named for some hours, those of writers that died among them.
+@click.option(
+    "--hours", type=int, default=168, show_default=True, help="Keep files that were in a table within these hours."
+)
+@click.option("--rehearse", "dry_run", is_flag=True, help="Only list what would be deleted.")
+def vacuum(tables: Path, hours: int, dry_run: bool) -> None:
+    """Delete files in TABLES that no table has used for some hours, also those of writers that died.
 
-    Whoever began to read, or to write a batch, longer ago may miss them: with --hours below 168, see that nobody did.
+    A reader or writer that began longer ago may miss them: with --hours below 168, check that there is none.
     """
     check_within("--hours", hours, 1, HOURS_MAX)
     needed()
     from fairtape.pipeline.tables.jobs import folder_of
 
     for name in _existing(tables):
-        if swept := folder_of(tables, name).sweep(hours=hours, rehearse=rehearse):
-            click.echo(f"{name}: {counted(len(swept), 'file')} {'would be deleted' if rehearse else 'deleted'}")
+        if swept := folder_of(tables, name).sweep(hours=hours, dry_run=dry_run):
+            click.echo(f"{name}: {counted(len(swept), 'file')} {'would be deleted' if dry_run else 'deleted'}")
 
 
 @click.command()
 def prepare() -> None:
-    """Keep Spark's classes, already parsed, in the user's cache: every later start takes half the time.
+    """Make an archive of Spark's classes in the user's cache: every later start takes half the time.
 
     It takes minutes on a small machine and some 180 MB, once for each Java and Spark.
     """
     needed()
     from fairtape.pipeline.spark.java import make_archive
 
-    click.echo(f"kept in {make_archive()}")
+    click.echo(f"archive {make_archive()}")
 
 
 def _existing(tables: Path) -> list[str]:
@@ -191,16 +190,6 @@ def _existing(tables: Path) -> list[str]:
     return found
 
 
-# `fairtape pipeline reconcile`: the proof, on Spark, that journals hold one sequence.
-#
-# Exit codes are those of `fairtape journal verify`: 1 means that a journal is damaged or that journals differ; 3 means
-# that they agree in what they share, and that one of them holds less than another. Where there is nothing to prove,
-# that is a mistake of whoever asked (2).
-
-EXIT_DIFFERENT: Final = 1
-EXIT_SHORTER: Final = 3
-
-
 @click.command()
 @click.argument("places", type=click.Path(path_type=Path), nargs=-1, required=True)
 @with_master
@@ -209,9 +198,9 @@ EXIT_SHORTER: Final = 3
 def reconcile(ctx: click.Context, *, places: tuple[Path, ...], master: str, as_json: bool) -> None:
     """Prove that the journals in PLACES hold one sequence.
 
-    Of every journal: each link of its two hash chains, that of the order and that of its release marks, every number
-    exactly once, nothing released before its commit instant. Of all journals of a stripe: the same content under the
-    same numbers. The first difference, and the first damage of each journal, are named with site, token and byte.
+    For every journal: each link of its two hash chains, that of the order and that of its release marks, every number
+    exactly once, nothing released before its commit instant. For all journals of a stripe: the same content under the
+    same numbers. The first difference, and the first damage of each journal, are reported with site, token and byte.
 
     Exit code 0: one sequence, from the same beginning to the same end. 1: damaged, or different. 2: there is nothing to
     prove. 3: one sequence as far as they go, but one journal begins later or ends earlier than another.
@@ -249,7 +238,7 @@ def _lines(found: "Reconciliation") -> "Iterator[str]":
 
 def _whose(problem: "JournalProblem") -> str:
     if problem.stripe is None:
-        return "a journal that does not say whose it is"
+        return "a journal without a readable owner"
     token = "" if problem.after_token is None else f", after token {problem.after_token:,}"
     if problem.token is not None:
         token = f", token {problem.token:,}"
@@ -266,18 +255,15 @@ def _difference_lines(difference: "JournalDifference") -> "Iterator[str]":
         yield f"  site {site}: {path} byte {byte:,}"
 
 
-# `fairtape pipeline report`: a page, its data and a regulator's bundle from the pipeline's tables.
-
-
 @click.command("report")
 @click.option("--tables", required=True, type=click.Path(path_type=Path), help="What `fairtape pipeline run` made.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder of the report.")
 @with_master
 def report(*, tables: Path, out: Path, master: str) -> None:
-    """Make a report that people who were not there can read.
+    """Make a report: a page about fairness, order, completeness, failover and latency.
 
-    OUT/index.html stands alone: no network, no script. Beside it are its figures as CSV and Parquet (OUT/data), and
-    what a regulator asks for (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
+    OUT/index.html stands alone: no network, no script. Beside it are its data as CSV and Parquet (OUT/data), and the
+    files for a regulator (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
     """
     needed()
     from fairtape.pipeline.report.report import make_report

@@ -1,4 +1,4 @@
-"""`fairtape pipeline stripes`: which symbols customers hear together, from the history of message rates."""
+"""`fairtape pipeline stripes`: plan which symbols share a stripe, from the history of message rates."""
 
 import csv
 import json
@@ -37,18 +37,20 @@ RANGES: Final = {
 @click.option("--from", "history", required=True, type=click.Path(path_type=Path), help="Trades, or days of volumes.")
 @click.option("--edge-rate", default="56k", show_default=True, help="Bits per second of an edge stripe.")
 @click.option("--core-rate", default="1G", show_default=True, help="Bits per second of a core stripe.")
-@click.option("--bound", default=1e-4, show_default=True, help="On the chance that a stripe exceeds its rate.")
-@click.option("--burst-ms", default=100, show_default=True, help="Within which 10 ms of messages must be carried.")
-@click.option("--room", default=0.1, show_default=True, help="The part of each stripe that is kept for new symbols.")
-@click.option("--sectors", type=click.Path(path_type=Path), help="CSV with symbol,sector: who belongs together.")
+@click.option("--bound", default=1e-4, show_default=True, help="On the probability that a stripe exceeds its rate.")
+@click.option("--burst-ms", default=100, show_default=True, help="Time in which the messages of 10 ms must be sent.")
+@click.option("--room", default=0.1, show_default=True, help="The part of each stripe kept for new symbols.")
+@click.option("--sectors", type=click.Path(path_type=Path), help="CSV with symbol,sector: which symbols are related.")
 @click.option("--previous", type=click.Path(path_type=Path), help="The plan in force: few symbols move.")
-@click.option("--hold-back", default=0.0, show_default=True, help="The last part of the time, to judge the plan on.")
-@click.option("--windows", default=800, show_default=True, help="Moments of the history that are looked at.")
+@click.option("--hold-back", default=0.0, show_default=True, help="The last part of the time, to evaluate the plan on.")
+@click.option("--windows", default=800, show_default=True, help="Windows of the history to sample.")
 @click.option("--seed", default=1, show_default=True, help="Of the burst model for days.")
-@click.option("--feeds", default="A,B", show_default=True, help="The regions' feeds.")
+@click.option("--feeds", default="A,B", show_default=True, help="The feeds of the regions.")
 @click.option("--base", default=str(BASE), show_default=True, help="The first multicast address, and the port of all.")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Write the plan here, and a report beside.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Write the plan to this file, and a report beside it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def stripes(
     *,
@@ -72,11 +74,11 @@ def stripes(
     """Pack symbols into core and edge stripes.
 
     The history is a file of trades (CSV or Parquet) or a table of them, which Spark counts per second and per 10 ms; or
-    days with symbol, date and volume, of which a model of the day makes seconds. Stocks that move together come into
-    the same stripe. The chance that a stripe exceeds its rate in any second, or gets more in 10 ms than it can carry
-    in --burst-ms, stays below --bound. With --previous only symbols that must are moved.
+    days with symbol, date and volume, from which a model of the day makes seconds. Stocks that move together share a
+    stripe. The probability that a stripe exceeds its rate in a second, or gets more in 10 ms than it can send in
+    --burst-ms, stays below --bound. With --previous only symbols that must move are moved.
 
-    Beside the plan stand a report (.html) and its plot (.svg). `fairtape operate DIR plan FILE` installs the plan.
+    A report (.html) and its plot (.svg) are written beside the plan. `fairtape operate DIR plan FILE` installs it.
     """
     _check_numbers(bound=bound, burst_ms=burst_ms, room=room, hold_back=hold_back, windows=windows, seed=seed)
     rates = {"edge_bits_per_s": _rate("--edge-rate", edge_rate), "core_bits_per_s": _rate("--core-rate", core_rate)}
@@ -86,28 +88,28 @@ def stripes(
     ways, first = tuple(feeds.split(",")), _base(base)
     try:
         from fairtape.pipeline import spark_session
-        from fairtape.pipeline.spark.session import in_sentences
+        from fairtape.pipeline.spark.session import as_user_errors
         from fairtape.pipeline.stripes.limits import BadHistory
         from fairtape.pipeline.stripes.study import PlanRequest, propose, study
     except ImportError as missing:
         raise UserError(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None
-    wish = PlanRequest(
+    request = PlanRequest(
         **rates,
         bound=bound,
         burst_period=burst_ms * MILLISECOND,
-        room=room,
+        reserve=room,
         hold_back=hold_back,
         windows=windows,
         seed=seed,
     )
     try:
-        with in_sentences():
-            studied = study(spark_session(master), history, wish, belongs)
-        proposal = propose(studied, wish, previous=kept, midnight_at=_midnight_at(), feeds=ways, base=first)
+        with as_user_errors():
+            studied = study(spark_session(master), history, request, belongs)
+        proposal = propose(studied, request, previous=kept, midnight_at=_midnight_at(), feeds=ways, base=first)
     except (BadPlan, BadHistory) as bad:
         raise UserError(str(bad)) from None
-    _write(out, studied, wish, proposal)
-    click.echo(_as_json(proposal) if as_json else _text(out, studied, wish, proposal))
+    _write(out, studied, request, proposal)
+    click.echo(_as_json(proposal) if as_json else _text(out, studied, request, proposal))
 
 
 def _check_numbers(**values: float) -> None:
@@ -117,7 +119,7 @@ def _check_numbers(**values: float) -> None:
 
 def _check_out(out: Path) -> None:
     if out.suffix in (".html", ".svg"):
-        raise UserError(f"--out is {str(out)!r}; the report and its plot are called so: name the plan otherwise")
+        raise UserError(f"--out is {str(out)!r}, which is the name of the report or its plot; use another suffix")
 
 
 def _midnight_at() -> int:
@@ -156,7 +158,7 @@ def _sectors(path: Path) -> Mapping[str, str]:
     return found
 
 
-def _write(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal") -> None:
+def _write(out: Path, studied: "Study", request: "PlanRequest", proposal: "Proposal") -> None:
     from fairtape.market.stripe_files import to_toml
     from fairtape.pipeline.report.plots import WIDE, standalone
     from fairtape.pipeline.stripes.plan_report import needs_plot, stripe_page
@@ -164,13 +166,13 @@ def _write(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(to_toml(proposal.plan), encoding="utf-8")
-        out.with_suffix(".html").write_text(stripe_page(studied, wish, proposal).html(), encoding="utf-8")
+        out.with_suffix(".html").write_text(stripe_page(studied, request, proposal).html(), encoding="utf-8")
         out.with_suffix(".svg").write_text(standalone(needs_plot(proposal), WIDE), encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out is {str(out)!r}, which cannot be written ({error.strerror}); name another") from None
 
 
-def _text(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal") -> str:
+def _text(out: Path, studied: "Study", request: "PlanRequest", proposal: "Proposal") -> str:
     from fairtape.pipeline.stripes.plan_report import comparison
 
     plan, packing = proposal.plan, proposal.packing
@@ -178,28 +180,28 @@ def _text(out: Path, studied: "Study", wish: "PlanRequest", proposal: "Proposal"
     symbols, edges, cores = len(studied.symbols), packing.stripes, len(plan.core)
     what = f"{counted(symbols, 'symbol')} in {counted(edges, 'edge stripe')} of {counted(cores, 'core stripe')}"
     fullest = f"; the fullest needs {max(within):.0%} of its rate" if within else ""
-    lines = [f"{what}, from {studied.told}{fullest}."]
+    lines = [f"{what}, from {studied.description}{fullest}."]
     if packing.lone:
-        lines.append(f"{counted(len(packing.lone), 'symbol')} too busy for any stripe, each in one for itself.")
+        lines.append(f"{counted(len(packing.lone), 'symbol')} too busy for any stripe, each in one of its own.")
     if proposal.moved or proposal.stayed:
         lines.append(f"{counted(proposal.moved, 'symbol')} moved, {proposal.stayed:,} stayed.")
-    if proposal.verdicts:
-        held = studied.held.told if studied.held else ""
+    if proposal.results:
+        held = studied.held.description if studied.held else ""
         table = comparison(proposal)
         widths = [max(len(row[at]) for row in (table.columns, *table.rows)) for at in range(len(table.columns))]
-        lines += ["", f"Judged on {held}:"]
+        lines += ["", f"Evaluated on {held}:"]
         for row in (table.columns, *table.rows):
             cells = [
                 row[0].ljust(widths[0]),
                 *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
             ]
             lines.append("  ".join(cells))
-        own = proposal.verdicts[0]
-        if (over := max(own.overruns)) > wish.bound:
+        own = proposal.results[0]
+        if (over := max(own.overruns)) > request.bound:
             lines.append(
-                f"There it was over its rates for {over:.1e} of the time, more than the bound of {wish.bound:g}, which "
-                f"it keeps on the history that it was made from. More --windows ({wish.windows:,}) see rarer moments, "
-                "and a lower --bound leaves more room."
+                f"There it exceeded its rates for {over:.1e} of the time, more than the bound of {request.bound:g}, "
+                f"which it keeps on the history that it was made from. More --windows ({request.windows:,}) include "
+                "rarer moments, and a lower --bound leaves more reserve."
             )
     return "\n".join([*lines, "", f"plan {out}, report {out.with_suffix('.html')}"])
 
@@ -214,6 +216,6 @@ def _as_json(proposal: "Proposal") -> str:
             "moved": proposal.moved,
             "stayed": proposal.stayed,
             "needs": dict(zip(map(str, proposal.numbers), proposal.needs.tolist(), strict=True)),
-            "judged": [asdict(verdict) for verdict in proposal.verdicts],
+            "judged": [asdict(verdict) for verdict in proposal.results],
         }
     )

@@ -11,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from html import escape
 from math import isinf
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +30,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
+from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.core.percentiles import Rank, percentile
 from fairtape.ring.membership.formation import MEMBERS_MAX
@@ -459,19 +459,16 @@ def _draw_entry(paths: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
     group = BAR_WIDTH * (len(paths) + 1)
     width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(paths)
     equal = PLOT_HEIGHT * (1 - 1 / len(cities))
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
+    lines = [""]
     for place, city in enumerate(cities):
         left = BAR_WIDTH + place * group
         for number, path in enumerate(paths):
             tall = PLOT_HEIGHT * path.firsts[place] / path.races
-            lines.append(
-                f'<rect x="{left + number * BAR_WIDTH}" y="{PLOT_HEIGHT - tall:.1f}" width="{BAR_WIDTH - 4}"'
-                f' height="{tall:.1f}" fill="{COLOURS[number]}"/>'
-            )
-        lines.append(f'<text x="{left}" y="{PLOT_HEIGHT + 16}" font-size="12">{escape(city.name)}</text>')
-    lines.append(f'<path d="M0 {equal:.1f}H{width}" stroke="#000" stroke-dasharray="4"/>')
+            x, fill = left + number * BAR_WIDTH, COLOURS[number]
+            lines.append(svg.element("rect", x=x, y=PLOT_HEIGHT - tall, width=BAR_WIDTH - 4, height=tall, fill=fill))
+        lines.append(svg.text(left, PLOT_HEIGHT + 16, city.name, font_size=12))
+    lines.append(svg.element("path", d=f"M0 {equal:.1f}H{width}", stroke="#000", stroke_dasharray=4))
     for number, path in enumerate(paths):
-        label = f"{escape(path.name)}: max/min {_ratio_text(path.ratio)}"
-        top = PLOT_HEIGHT + 40 + 18 * number
-        lines.append(f'<text x="{BAR_WIDTH}" y="{top}" font-size="12" fill="{COLOURS[number]}">{label}</text>')
-    return "\n".join([*lines, "</svg>", ""])
+        label = f"{path.name}: max/min {_ratio_text(path.ratio)}"
+        lines.append(svg.text(BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * number, label, font_size=12, fill=COLOURS[number]))
+    return svg.document(width, height, "\n".join([*lines, ""]), font_family="sans-serif") + "\n"

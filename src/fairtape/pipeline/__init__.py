@@ -1,9 +1,17 @@
-"""PySpark: the data source over journals, the tables made of it, and the jobs that make them.
+"""Journals on Spark: a data source, tables, proofs, reports and stripe plans.
+
+- `source`: the data source `fairtape`, over journals and over replay ports
+- `spark`: Java, Spark sessions, Delta tables
+- `schemas`: the columns of every row and table
+- `tables`: ingestion, the tables, and the jobs that make them
+- `report`: the report page, its data, and the bundle for a regulator
+- `proof`: the proof that all journals hold one sequence
+- `stripes`: stripe plans from a history of rates
 
 `register(spark)` makes journals readable: `spark.read.format("fairtape").option("journals", …)`. `spark_session` starts
-a Spark that suits a small machine. `ingest_journals` fills a Delta table exactly once; `run_batch`, `run_stream` make
-every table of `fairtape.pipeline.schemas`, and `read_table` gives one of them. Nothing of Spark is imported before one
-of them is asked for, so that programs without it may look into this room.
+a Spark that suits a small machine. `ingest_journals` fills a Delta table exactly once; `run_batch` and `run_stream`
+make every table of `schemas`, and `read_table` reads one of them. Spark is imported when one of these names is
+first used, so that programs without it may import this package.
 """
 
 from importlib import import_module
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ingest_journals", "read_table", "register", "run_batch", "run_stream", "spark_session"]
 
-_HOMES: Final = {
+_MODULES: Final = {
     "ingest_journals": "tables.ingest",
     "read_table": "tables.jobs",
     "register": "source.data_source",
@@ -28,6 +36,6 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

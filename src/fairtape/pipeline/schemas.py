@@ -1,8 +1,8 @@
-"""Every schema of the pipeline: what the data source gives, and the tables that are made of it.
+"""Every schema of the pipeline: the rows of the data source, and the tables that are made of them.
 
-Times count nanoseconds, prices and quantities billionths, all as BIGINT: Spark has no finer timestamp than a
-microsecond, and integers survive every step. What adds up may grow beyond 64 bits and is DECIMAL(38,0). A share stands
-beside the two counts that it is made of, so that nothing is lost by dividing. Names are those of `fairtape.client`.
+Times are nanoseconds, prices and quantities billionths, all as BIGINT: Spark's timestamps end at the microsecond, and
+integers stay exact. Sums may need more than 64 bits and are DECIMAL(38,0). A share stands beside the two counts that it
+is the quotient of. Names are those of `fairtape.client`.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ import pyarrow as pa
 Arrow: TypeAlias = Any  # an array, a batch or a schema of pyarrow, which declares no types
 
 MESSAGE: Final = "message"
-FRAGMENT: Final = "fragment"  # a part of a long message, which stands with its last number
-FORMATION: Final = "formation"  # a change of formation; its payload is the layout, its token and number the first ones
-BREAK: Final = "break"  # a change after which numbers may have been used otherwise
+FRAGMENT: Final = "fragment"  # a part of a long message; the message has the number of its last part
+FORMATION: Final = "formation"  # a change of formation: the payload is the layout, token and number are the first ones
+BREAK: Final = "break"  # a change after which numbers may have been used for other messages
 
 PERCENTILES: Final = {
     "p10": 1_000,
@@ -26,8 +26,7 @@ PERCENTILES: Final = {
     "p999": 9_990,
     "p9999": 9_999,
 }
-"""Columns of a distribution, and of how many of 10,000 values each is the greatest (the nearest rank: a value that
-occurred, never one between two)."""
+"""Columns of a distribution, and of how many of 10,000 values each is the greatest (nearest rank: a measured value)."""
 
 _NAMES: Final = {"venue": pa.string(), "symbol": pa.string(), "account": pa.string(), "client_id": pa.string()}
 _SUM: Final = pa.decimal128(38, 0)
@@ -76,7 +75,7 @@ MESSAGES: Final = pa.schema(
 TRADES: Final = pa.schema([*_PLACE, *_fields(" ".join(_SOURCE)), *_TIMES, *_TRADE])
 """A row for every message that is a trade."""
 
-STRETCHES: Final = pa.schema(
+OFFSET_RANGES: Final = pa.schema(
     [
         pa.field("task", pa.int32(), nullable=False),
         _STRIPE,
@@ -86,15 +85,15 @@ STRETCHES: Final = pa.schema(
         pa.field("previous", pa.binary(), nullable=False),
     ]
 )
-"""A row for every stretch that a task would read; it begins with the fields of `Stretch`."""
+"""A row for every offset range that a task would read: the task, and the fields of `OffsetRange`."""
 
-SCHEMAS: Final = {"messages": MESSAGES, "trades": TRADES, "stretches": STRETCHES}
-"""What the option `rows` of the data source chooses from."""
+SCHEMAS: Final = {"messages": MESSAGES, "trades": TRADES, "offset_ranges": OFFSET_RANGES}
+"""The values of the option `rows` of the data source."""
 
 _REPLAYED_PLACE: Final = [
     pa.field("stripe", pa.int32(), nullable=False),  # of the edge
     *_fields("site formation token", optional=True),
-    pa.field("sequence", pa.int64()),  # none where a message does not say its own
+    pa.field("sequence", pa.int64()),  # null where a message does not carry its own
 ]
 _REPLAYED_NUMBER: Final = [pa.field("session", pa.string(), nullable=False), *_fields("stripe_number")]
 _ABSENT: Final = [pa.field(field.name, field.type) for field in _TIMES]
@@ -114,20 +113,20 @@ REPLAYED: Final = {
         [*_REPLAYED_PLACE, *_fields(" ".join(_SOURCE), optional=True), *_ABSENT, *_TRADE, *_REPLAYED_NUMBER]
     ),
 }
-"""What the data source gives of a replay port: the columns of MESSAGES and TRADES, and where it stands at the edge.
+"""Rows of a replay port: the columns of MESSAGES and TRADES, and the place at the edge.
 
 `site`, `formation`, `token`, `incarnation`, `source_number` and the times of the order are always null, because a
-replay port carries no release marks; `source` is null but for opaque payloads, `sequence` for what does not say its
-own."""
+replay port has no release marks. `source` is null except for opaque payloads, `sequence` where a message does not carry
+its own."""
 
 _ONCE: Final = [_STRIPE, *_fields("sequence token source acknowledged_at_ns commit_at_ns")]
-"""Where a message stands in the order, without the site that told it: contents are the same everywhere."""
+"""The place of a message in the order, without a site: contents are the same at all sites."""
 
 _NOTICE: Final = [
     pa.field("kind", pa.string(), nullable=False),  # cancel, correction, open, halted
     pa.field("venue", pa.string(), nullable=False),
     pa.field("symbol", pa.string()),
-    *_fields("number price quantity traded_at_ns", optional=True),  # of the trade that is meant, and as it really was
+    *_fields("number price quantity traded_at_ns", optional=True),  # of the trade that is meant, and its correct values
     *_fields("noticed_at_ns"),
 ]
 _ORDER: Final = [
@@ -149,14 +148,14 @@ _BAR: Final = [
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """One table: what a row is, and its columns in their order."""
+    """One table: what a row is, and its columns."""
 
     row: str
     schema: Arrow
 
     @property
     def columns(self) -> list[str]:
-        """Their names."""
+        """The names of its columns."""
         return list(self.schema.names)
 
 
@@ -168,21 +167,21 @@ TABLES: Final[dict[str, TableSchema]] = {
     # What was delivered.
     "deliveries": TableSchema("a number of the order at a site, or a change of formation", MESSAGES),
     # What it says.
-    "trades": _table("a trade, as its venue first told it", *_ONCE, *_TRADE),
-    "notices": _table("what a venue said beside its trades", *_ONCE, *_NOTICE),
+    "trades": _table("a trade as its venue first reported it", *_ONCE, *_TRADE),
+    "notices": _table("a notice of a venue: cancel, correction, open, halted", *_ONCE, *_NOTICE),
     "sales": _table(
-        "a trade as it really was, where the first word of it stands; void ones are left out",
+        "a trade with its corrections, at the place of its first report; cancelled ones are left out",
         *_ONCE,
         *_TRADE,
         *_fields("number"),  # of the message that said so last
     ),
     "orders": _table("a request of a trader", *_ONCE, *_ORDER),
     "order_events": _table(
-        "what a floor makes of a request",
+        "an event on a trading floor that a request caused",
         _STRIPE,
-        *_fields("sequence token step"),  # the message that caused it, and the how-manieth it is of its token
+        *_fields("sequence token step"),  # the message that caused it, and the index of the event within its token
         pa.field("event", pa.string(), nullable=False),
-        *_fields("order_number", optional=True),  # the place of the order that it happened to
+        *_fields("order_number", optional=True),  # the place of the order that it concerns
         *_fields("account client_id symbol", pa.string(), optional=True),
         *_fields("price quantity open trade_id", optional=True),
         *_fields("at_ns"),
@@ -206,9 +205,9 @@ TABLES: Final[dict[str, TableSchema]] = {
         "a day (UTC) of a symbol: what was paid, and for how much",
         pa.field("symbol", pa.string(), nullable=False),
         *_fields("period_at_ns"),
-        pa.field("notional", _SUM, nullable=True),  # 1e-18; none where it is beyond 38 digits
+        pa.field("notional", _SUM, nullable=True),  # 1e-18; null beyond 38 digits
         pa.field("volume", _SUM, nullable=False),
-        pa.field("vwap", pa.int64(), nullable=True),  # 1e-9, rounded toward zero; none where nothing was traded
+        pa.field("vwap", pa.int64(), nullable=True),  # 1e-9, rounded toward zero; null where the volume is 0
         *_fields("trades"),
     ),
     "last_sales": _table("the last sale of a symbol", *_ONCE, *_TRADE, *_fields("number")),
@@ -234,9 +233,7 @@ TABLES: Final[dict[str, TableSchema]] = {
         *_fields("formation token sequence messages sites acknowledged_at_ns commit_at_ns"),
         *_fields("first_released_at_ns last_released_at_ns"),
         *_fields("spread_ns"),  # between the first and the last release
-        *_fields(
-            "window_ns"
-        ),  # what of it remains when every clock erred by its bound: 0, nobody can be shown to be first
+        *_fields("window_ns"),  # what remains of it when every clock errs by its bound; 0: no site was provably first
         *_fields("late_sites"),
     ),
     "fairness": _table(
@@ -258,7 +255,7 @@ TABLES: Final[dict[str, TableSchema]] = {
         *_DISTRIBUTION,
     ),
     "latency": _table(
-        "a source at a site: from when a message was entered to its release, in ns",
+        "a source at a site: from the entry of a message to its release, in ns",
         _STRIPE,
         *_fields("site source"),
         *_DISTRIBUTION,
@@ -287,37 +284,37 @@ TABLES: Final[dict[str, TableSchema]] = {
         "a site as the portal of a source", _STRIPE, *_fields("portal source tokens messages source_messages")
     ),
     "clocks": _table(
-        "the clock of a site, as its releases tell it",
+        "the clock of a site, according to its releases",
         _STRIPE,
         *_fields("site releases bound_min_ns bound_p50_ns bound_max_ns early_releases steps_back step_max_ns"),
     ),
     "formations": _table(
         "a change of formation",
         _STRIPE,
-        *_fields("formation token sequence installed_at_ns sites"),  # how many journals note it
+        *_fields("formation token sequence installed_at_ns sites"),  # in how many journals it is
         pa.field("broken", pa.bool_(), nullable=False),
-        pa.field("members", pa.list_(pa.int64()), nullable=True),  # none where the layout is another's
+        pa.field("members", pa.list_(pa.int64()), nullable=True),  # null where the layout cannot be read
         *_fields("resilience plan", optional=True),
     ),
     "outages": _table(
-        "a change of formation, with the silence around it",
+        "a change of formation, with the pause around it",
         _STRIPE,
         *_fields("formation"),
         pa.field("broken", pa.bool_(), nullable=False),
         *_fields("last_token last_at_ns first_token first_at_ns silence_ns", optional=True),
     ),
-    # How the ring fared, for those who plan its timing.
+    # Loss and delay in the ring, for planning its timing.
     "traces": _table(
-        "a record of a site: a token of another, a request, or what came of a source",
+        "a record of a site: a token of another site, a request, or counts of a source",
         _STRIPE,
-        *_fields("site number"),  # records of a site are counted for ever
+        *_fields("site number"),  # records of a site are numbered and numbers are never used again
         pa.field("kind", pa.string(), nullable=False),  # token, request, source
-        *_fields("peer formation token"),  # peer: whose turn it was, who was asked, or the source
-        *_fields("due_at_ns sent_at_ns came_at_ns complete_at_ns", optional=True),  # none: it did not happen
+        *_fields("peer formation token"),  # peer: the token site, the site that was asked, or the source
+        *_fields("due_at_ns sent_at_ns came_at_ns complete_at_ns", optional=True),  # null: it did not happen
         *_fields("clock_bound_ns ack_requests message_requests premature copies messages missing"),
     ),
     "links": _table(
-        "a site that heard another's acknowledgments; of those that came unasked, the delay in ns",
+        "a link between two sites, one way: losses, and the delay in ns of acknowledgments that came without a request",
         _STRIPE,
         *_fields("from_site to_site tokens unasked lost late absent"),
         pa.field("loss", pa.float64(), nullable=False),
@@ -325,19 +322,21 @@ TABLES: Final[dict[str, TableSchema]] = {
         *_DISTRIBUTION_IF_ANY,
     ),
     "source_links": _table(
-        "a source and a site that was to hear it",
+        "a link from a source to a site",
         _STRIPE,
         *_fields("source site messages missing"),
         pa.field("loss", pa.float64(), nullable=True),
     ),
     "token_losses": _table(
-        "a token, as the sites that waited for it tell",
+        "a token, according to the sites that waited for it",
         _STRIPE,
         *_fields("formation token portal sites lost late requests requests_max messages missing"),
     ),
-    "retries": _table("a site that made so many requests for a token", _STRIPE, *_fields("site requests tokens")),
+    "retries": _table(
+        "a site and a number of requests: how many tokens took that many", _STRIPE, *_fields("site requests tokens")
+    ),
     "requests": _table(
-        "a site that asked another; of first requests that were answered, the time until then in ns",
+        "a site that sent requests to another; for first requests that were answered, the time to the answer in ns",
         _STRIPE,
         *_fields("site asked"),
         pa.field("wanted", pa.string(), nullable=False),  # acknowledgment, messages
@@ -345,4 +344,4 @@ TABLES: Final[dict[str, TableSchema]] = {
         *_DISTRIBUTION_IF_ANY,
     ),
 }
-"""Every table that `fairtape pipeline run` makes, in the order in which they are made."""
+"""Every table that `fairtape pipeline run` makes, in this order."""

@@ -9,9 +9,9 @@ else has cool ones, so that trouble stands out.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from fairtape.core import svg
 from fairtape.core.effects import Channel
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.simulation.datagram_summary import span
@@ -146,32 +146,25 @@ class _Diagram:
             self._faults(),
             self._legend(),
         )
-        return "\n".join(line for layer in layers for line in layer) + "\n</svg>\n"
+        content = "\n".join(("", *(line for layer in layers for line in layer), ""))
+        return svg.document(WIDTH, self._height, content, role="img") + "\n"
 
     def _touches(self, event: TraceEvent) -> bool:
         ends_at = event.arrives_at if isinstance(event, Flight) and event.arrives_at else event.at
         return event.at <= self._window.until and ends_at >= self._window.since
 
     def _x(self, at: Instant) -> float:
-        share = (at - self._window.since) / (self._window.until - self._window.since)
-        return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+        return round(svg.LinearScale(self._window.since, self._window.until, LEFT, WIDTH - RIGHT)(at), 1)
 
     def _ground(self, title: str, subtitle: str) -> Iterator[str]:
-        yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self._height}" '
-            f'width="{WIDTH}" height="{self._height}" role="img">'
-        )
-        yield f"<title>{escape(title)}</title><style>{_STYLE}</style><defs>"
-        frame = f'x="{LEFT}" y="0" width="{WIDTH - LEFT - 8}" height="{self._height}"'
-        yield f'<clipPath id="frame"><rect {frame}/></clipPath>'
-        for ink in INKS:
-            yield (
-                f'<marker id="{ink.name}" viewBox="0 0 8 8" refX="7.4" refY="4" markerWidth="7" markerHeight="7" '
-                f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 .6 8 4 0 7.4Z" fill="{ink.colour}"/></marker>'
-            )
-        yield f'</defs><rect width="{WIDTH}" height="{self._height}" fill="#fff"/>'
-        yield f'<text x="24" y="34" class="title">{escape(title)}</text>'
-        yield f'<text x="24" y="54" class="quiet">{escape(subtitle)}</text>'
+        yield svg.title(title)
+        yield svg.element("style", _STYLE)
+        frame = svg.element("rect", x=LEFT, y=0, width=WIDTH - LEFT - 8, height=self._height)
+        heads = (_arrow_head(ink) for ink in INKS)
+        yield svg.element("defs", "\n".join((svg.element("clipPath", frame, id="frame"), *heads)))
+        yield svg.element("rect", width=WIDTH, height=self._height, fill="#fff")
+        yield svg.text(24, 34, title, class_="title")
+        yield svg.text(24, 54, subtitle, class_="quiet")
 
     def _axis(self) -> Iterator[str]:
         width = self._window.until - self._window.since
@@ -181,16 +174,16 @@ class _Diagram:
         while at <= self._window.until:
             if at >= self._window.since:
                 x = self._x(at)
-                yield f'<line class="grid" x1="{x}" y1="{TOP - 8}" x2="{x}" y2="{self._bottom}"/>'
+                yield svg.line(x, TOP - 8, x, self._bottom, class_="grid")
                 text = f"{(at - EPOCH) / SECOND:.{decimals}f} s"
-                yield f'<text class="quiet" x="{x}" y="{self._bottom + 18}" text-anchor="middle">{text}</text>'
+                yield svg.text(x, self._bottom + 18, text, class_="quiet", text_anchor="middle")
             at += tick
 
     def _lines(self) -> Iterator[str]:
         for node, y in self._rows.items():
             what = "site" if node in self._sites else "source"
-            yield f'<line class="line" x1="{LEFT}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>'
-            yield f'<text x="24" y="{y + 4}">{what} <tspan font-weight="600">{node}</tspan></text>'
+            yield svg.line(LEFT, y, WIDTH - RIGHT, y, class_="line")
+            yield svg.element("text", f"{what} {svg.element('tspan', str(node), font_weight=600)}", x=24, y=y + 4)
 
     def _absences(self) -> Iterator[str]:
         """The line of a node that is down or paused is dotted."""
@@ -201,7 +194,7 @@ class _Diagram:
                 since.setdefault(one.node, one.at)
             elif one.node in since:
                 x, y = self._x(since.pop(one.node)), self._rows[one.node]
-                yield f'<line class="down" x1="{x}" y1="{y}" x2="{self._x(one.at)}" y2="{y}"/>'
+                yield svg.line(x, y, self._x(one.at), y, class_="down")
 
     def _tokens(self) -> Iterator[str]:
         """A site holds the token from the acknowledgment that passes it to that site until its own acknowledgment."""
@@ -209,27 +202,28 @@ class _Diagram:
         for ack in self._acks:
             if ack.at >= self._window.since:
                 y = self._rows[ack.node]
-                yield f'<line class="token" x1="{self._x(before)}" y1="{y}" x2="{self._x(ack.at)}" y2="{y}"/>'
+                yield svg.line(self._x(before), y, self._x(ack.at), y, class_="token")
                 before = ack.at
 
     def _flights(self) -> Iterator[str]:
-        yield '<g clip-path="url(#frame)" fill="none">'
-        for one in self._happenings:
-            if isinstance(one, Flight) and one.node in self._rows and one.to in self._rows and one.node != one.to:
-                yield from self._flight(one, self._ink(one))
-        yield "</g>"
+        drawn = [
+            arrow
+            for one in self._happenings
+            if isinstance(one, Flight) and one.node in self._rows and one.to in self._rows and one.node != one.to
+            for arrow in self._flight(one, self._ink(one))
+        ]
+        yield svg.element("g", "\n".join(drawn), clip_path="url(#frame)", fill="none")
 
     def _flight(self, flight: Flight, ink: Ink) -> Iterator[str]:
         x1, y1, y2 = self._x(flight.at), self._rows[flight.node], self._rows[flight.to]
-        pen = f'stroke="{ink.colour}" stroke-width="{ink.width}"'
         if flight.arrives_at is not None:
             x2 = self._x(flight.arrives_at)
-            yield f'<path d="M{x1} {y1}L{x2} {y2}" {pen} marker-end="url(#{ink.name})" opacity=".85"/>'
+            yield _path(f"M{x1} {y1}L{x2} {y2}", ink, marker_end=f"url(#{ink.name})", opacity=".85")
             return
         x2 = x1 + 14 + abs(y2 - y1) * 0.06
         x, y = x1 + (x2 - x1) * LOST_AT, y1 + (y2 - y1) * LOST_AT
-        yield f'<path d="M{x1} {y1}L{x:.1f} {y:.1f}" {pen} stroke-dasharray="4 3"/>'
-        yield f'<path class="cross" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8"/>'
+        yield _path(f"M{x1} {y1}L{x:.1f} {y:.1f}", ink, stroke_dasharray="4 3")
+        yield svg.element("path", class_="cross", d=f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8")
 
     def _ink(self, one: Sent | Flight) -> Ink:
         kind = one.summary.kind
@@ -269,7 +263,7 @@ class _Diagram:
                 x = timely[0][1]
                 text = f"release {span(dots[0].release.sequence, dots[0].release.count)}"
                 path = "L".join(f"{x} {y}" for y, x in ((TOP - 4, x), *timely))
-                yield f'<path class="release" d="M{path}" fill="none"/>'
+                yield svg.element("path", class_="release", d=f"M{path}", fill="none")
                 if x >= end:
                     end = x + len(text) * LETTER
                     yield _label(x + 4, TOP - 8, text, DEEP)
@@ -278,43 +272,67 @@ class _Diagram:
     def _dot(self, x: float, dot: Released) -> str:
         y = self._rows[dot.node]
         fill, edge = ("#fff", ALARM) if dot.release.late else (DEEP, "#fff")
-        return f'<circle cx="{x}" cy="{y}" r="5" fill="{fill}" stroke="{edge}" stroke-width="1.6"/>'
+        return svg.element("circle", cx=x, cy=y, r=5, fill=fill, stroke=edge, stroke_width=1.6)
 
     def _faults(self) -> Iterator[str]:
         for one in self._happenings:
             if isinstance(one, FaultEvent | Declared):
                 x, y = self._x(one.at), self._rows[one.node]
                 text = one.what if isinstance(one, FaultEvent) else f"declares site {one.report.suspect} failed"
-                yield f'<path class="cross" d="M{x} {y - 12}v24"/>'
+                yield svg.element("path", class_="cross", d=f"M{x} {y - 12}v24")
                 yield _label(x + 5, y + 30, text, ALARM)
 
     def _legend(self) -> Iterator[str]:
         x, y = 24.0, self._bottom + 52
         for ink in INKS:
-            yield (
-                f'<path d="M{x} {y - 4}h26" stroke="{ink.colour}" stroke-width="{ink.width + 0.5}" '
-                f'marker-end="url(#{ink.name})"/><text x="{x + 33}" y="{y}">{ink.means}</text>'
+            key = svg.element(
+                "path",
+                d=f"M{x:.1f} {y - 4}h26",
+                stroke=ink.colour,
+                stroke_width=ink.width + 0.5,
+                marker_end=f"url(#{ink.name})",
             )
+            yield key + svg.text(x + 33, y, ink.means)
             x += 33 + len(ink.means) * 6.6 + 26
         x, y = 24.0, y + 24
-        marks = (
-            (f'<path class="cross" d="M{{x}} {y - 8}l8 8m0 -8l-8 8"/>', "lost"),
-            (f'<line class="token" x1="{{x}}" y1="{y - 4}" x2="{{x2}}" y2="{y - 4}"/>', "has the token"),
-            (f'<circle cx="{{x}}" cy="{y - 4}" r="5" fill="#243b6b"/>', "release"),
-            (
-                f'<circle cx="{{x}}" cy="{y - 4}" r="5" fill="#fff" stroke="#d11a2a" stroke-width="1.6"/>',
-                "late release",
-            ),
-        )
-        for shape, means in marks:
-            yield shape.format(x=x + 6, x2=x + 22) + f'<text x="{x + 33}" y="{y}">{means}</text>'
+        for number, means in enumerate(("lost", "has the token", "release", "late release")):
+            yield self._key(number, x + 6, y) + svg.text(x + 33, y, means)
             x += 33 + len(means) * 6.6 + 26
+
+    def _key(self, number: int, x: float, y: int) -> str:
+        """The shape that the legend explains."""
+        return (
+            svg.element("path", class_="cross", d=f"M{x:.1f} {y - 8}l8 8m0 -8l-8 8"),
+            svg.line(x, y - 4, x + 16, y - 4, class_="token"),
+            svg.element("circle", cx=x, cy=y - 4, r=5, fill=DEEP),
+            svg.element("circle", cx=x, cy=y - 4, r=5, fill="#fff", stroke=ALARM, stroke_width=1.6),
+        )[number]
+
+
+def _arrow_head(ink: Ink) -> str:
+    shape = svg.element("path", d="M0 .6 8 4 0 7.4Z", fill=ink.colour)
+    return svg.element(
+        "marker",
+        shape,
+        id=ink.name,
+        viewBox="0 0 8 8",
+        refX=7.4,
+        refY=4,
+        markerWidth=7,
+        markerHeight=7,
+        markerUnits="userSpaceOnUse",
+        orient="auto",
+    )
+
+
+def _path(path: str, ink: Ink, **attributes: str | float) -> str:
+    return svg.element("path", d=path, stroke=ink.colour, stroke_width=ink.width, **attributes)
 
 
 def _label(x: float, y: float, text: str, colour: str) -> str:
     """A label with a halo, so that it is readable on top of arrows."""
-    place, text = f'x="{x:.1f}" y="{y}"', escape(text)
-    return f'<text class="halo" {place}>{text}</text><text class="label" {place} style="fill:{colour}">{text}</text>'
+    halo = svg.text(x, y, text, class_="halo")
+    return halo + svg.text(x, y, text, class_="label", style=f"fill:{colour}")
 
 
 def _passes_token(sent: Sent) -> bool:

@@ -1,1 +1,1 @@
-"""Reconciliation on Spark: proof that the journals of all sites hold one sequence."""
+"""Reconciliation on Spark (`reconcile`): the proof that the journals of all sites hold one sequence."""

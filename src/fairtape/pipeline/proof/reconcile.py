@@ -1,11 +1,15 @@
 """Reconciliation: the proof, on Spark, that the journals of all sites hold one sequence.
 
-Executors prove segments (`fairtape.pipeline.proof.reconcile`), all of them at once, and hand over a row for every
-entry: where it stands and the digest of its content. Spark then holds release marks against entries of other segments,
-and the rows of all journals against one another: the same content at the same place. Contents never leave their
-machine but as digests; only the first entry that differs is read again, to name the byte.
+A segment header has the state that its segment continues, so executors prove all segments in parallel: each entry and
+each release mark against its hash chain, and that the next segment continues from the end. So damage is found where it
+is, and not again in later segments. The result is a row for every entry: its place and the digest of its content.
+Release marks come after their entries; marks of entries in an earlier segment become rows, too.
 
-What is wrong with a journal is told once, by its first cause; what stands behind it may merely follow from it.
+Spark then compares these marks with the entries of other segments, and the entries of all journals with one another:
+the same content at the same place. Only digests leave the executors; the first entry that differs is read again, to
+find the byte.
+
+Of each journal only the first problem is reported; later ones may follow from it.
 """
 
 import hashlib
@@ -19,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.core.effects import Release
@@ -33,17 +37,9 @@ from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.options import journal_names
 from fairtape.pipeline.source.partitions import both_of, directories
 
-# The proof of one segment of a journal, as an executor makes it: what reconciliation (`reconcile`) is made of.
-#
-# A header says what its segment continues, so every segment can be proved alone and all of them at once: each entry and
-# each release mark against its chain, and at the end that the next segment goes on from there. So whatever is wrong is
-# found where it is, and not once more by those who come behind it.
-#
-# Marks stand behind their entries. Those of entries in an earlier segment are handed over, to be held against them.
-
 ENTRY: Final = "entry"
 MARK: Final = "mark"  # of an entry in an earlier segment
-PROBLEM: Final = "problem"  # at most one of each segment: its first
+PROBLEM: Final = "problem"  # the first of a segment
 NAMES_NO_ENTRY: Final = "a release mark names no entry"
 
 FINDINGS: Final = pa.schema(
@@ -63,14 +59,14 @@ FINDINGS: Final = pa.schema(
         pa.field("reason", pa.string()),  # of a problem
     ]
 )
-"""What is found in a segment."""
+"""A row of what is found in a segment."""
 
 Finding: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentProof:
-    """A segment to be proved, and what must be known of its journal for that."""
+    """A segment to be proved, and what the proof needs to know of its journal."""
 
     directory: str
     stripe: int | None  # None where no header of the journal can be read
@@ -81,12 +77,12 @@ class SegmentProof:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose the journal is, where anybody can say."""
+        """The owner of the journal, if a header names it."""
         return None if self.stripe is None or self.site is None else Owner(self.stripe, self.site)
 
 
 def prove(piece: SegmentProof) -> Iterator[Finding]:
-    """Everything that a segment proves, and the first thing that it does not."""
+    """Every entry of a segment, marks of earlier entries, and the first problem."""
     proof = _Proof(piece)
     for found in proof.run():
         yield proof.common | found
@@ -95,8 +91,6 @@ def prove(piece: SegmentProof) -> Iterator[Finding]:
 
 
 class _Proof:
-    """One pass over a segment."""
-
     def __init__(self, piece: SegmentProof) -> None:
         self._piece = piece
         self._path = Path(piece.segment)
@@ -108,10 +102,10 @@ class _Proof:
         try:
             with Segment(self._path, self._piece.owner) as segment:
                 if not segment.header.is_founded:
-                    self._tell(0, segment.header.tip.sequence, "the first segment continues another one")
+                    self._report(0, segment.header.tip.sequence, "the first segment continues another one")
                 yield from self._records(SegmentReplay(segment))
         except Damaged as damage:
-            self._tell(damage.offset, damage.sequence, damage.reason, path=damage.path)
+            self._report(damage.offset, damage.sequence, damage.reason, path=damage.path)
 
     def _records(self, replay: SegmentReplay) -> Iterator[Finding]:
         segment = replay.segment
@@ -122,7 +116,7 @@ class _Proof:
                 elif isinstance(record, Release):
                     yield from self._mark(segment, offset, record)
         except Damaged as damage:
-            self._tell(damage.offset, damage.sequence, damage.reason, record=_record(segment, damage))
+            self._report(damage.offset, damage.sequence, damage.reason, record=_record(segment, damage))
         else:
             if self._piece.following is not None:
                 _check_end(replay, Path(self._piece.following), self._piece.owner)
@@ -145,7 +139,7 @@ class _Proof:
 
     def _mark(self, segment: Segment, offset: int, mark: Release) -> Iterator[Finding]:
         if mark.released_at < mark.commit_at:
-            self._tell(offset, mark.sequence, "it was released before its commit instant", record=mark)
+            self._report(offset, mark.sequence, "it was released before its commit instant", record=mark)
         if mark.sequence >= segment.header.tip.sequence:
             head = self._unreleased.popleft() if self._unreleased else None
             if head is None or (head.token, head.sequence, head.messages) != (mark.token, mark.sequence, mark.count):
@@ -155,7 +149,7 @@ class _Proof:
             end = mark.sequence + mark.count
             yield {"kind": MARK, "token": mark.token, "sequence": mark.sequence, "end": end} | place
 
-    def _tell(
+    def _report(
         self,
         offset: int,
         sequence: int,
@@ -164,7 +158,7 @@ class _Proof:
         path: Path | None = None,
         record: Head | Release | None = None,
     ) -> None:
-        """Keep the first problem; what a mark is about stands in the mark, and not behind it."""
+        """Keep the first problem. For a release mark, the sequence is that of the mark."""
         if self.problem is None:
             self.problem = {
                 "token": None if record is None else record.token,
@@ -176,7 +170,7 @@ class _Proof:
 
 
 def _record(segment: Segment, damage: Damaged) -> Head | Release | None:
-    """What stands at the damaged place, where its head can still be read."""
+    """The record at the damaged place, if its head can be read."""
     with suppress(Damaged):
         if damage.offset >= HEADER_SIZE:
             record = segment.record(damage.offset, damage.sequence)
@@ -185,7 +179,7 @@ def _record(segment: Segment, damage: Damaged) -> Head | Release | None:
 
 
 def _check_end(replay: SegmentReplay, following: Path, owner: Owner | None) -> None:
-    """That nothing is left over, and that the next segment goes on exactly where this one ends."""
+    """Check that no bytes are left over, and that the next segment continues exactly where this one ends."""
     segment, tip, number = replay.segment, replay.tip, replay.segment.header.number
     if segment.size != replay.end:
         raise Damaged(segment.path, replay.end, tip.sequence, "an entry is cut short, and a segment follows")
@@ -197,7 +191,7 @@ def _check_end(replay: SegmentReplay, following: Path, owner: Owner | None) -> N
             raise Damaged(following, 0, tip.sequence, what_breaks(after.header, tip, number))
 
 
-PROBLEMS_MAX: Final = 100  # that are told
+PROBLEMS_MAX: Final = 100  # that are reported
 BATCH_ROWS: Final = 8_192
 TASKS_MAX: Final = 256
 _PIECES_DDL: Final = "directory STRING, stripe INT, site LONG, segment STRING, following STRING, first LONG"
@@ -208,12 +202,12 @@ _POSITION: Final = ("formation", "token", "turns")
 
 @dataclass(frozen=True, slots=True)
 class JournalProblem:
-    """The first place at which a journal does not prove what it says."""
+    """The first problem of a journal."""
 
-    stripe: int | None  # None where no segment can say whose the journal is
+    stripe: int | None  # None where no segment names the owner of the journal
     site: int | None
-    token: int | None  # None where neither this journal nor another one tells it
-    after_token: int | None  # the last one before it that was proved, where its own is not known
+    token: int | None  # None where neither this journal nor another one has it
+    after_token: int | None  # the last token that was proved before it, where its own is unknown
     sequence: int
     path: str
     offset: int
@@ -222,7 +216,7 @@ class JournalProblem:
 
 @dataclass(frozen=True, slots=True)
 class JournalExtent:
-    """How far one journal goes."""
+    """The range of one journal."""
 
     stripe: int
     site: int
@@ -233,19 +227,19 @@ class JournalExtent:
 
 @dataclass(frozen=True, slots=True)
 class JournalDifference:
-    """The first place of a stripe at which not all journals say the same."""
+    """The first place of a stripe at which journals differ."""
 
     stripe: int
     token: int
     sequence: int
-    sites: tuple[int, ...]  # that say something else than the one before them, or than most
+    sites: tuple[int, ...]  # that lack the entry, or whose content is not that of most
     places: tuple[tuple[int, str, int], ...]  # of two that differ: site, file, and the byte of it that differs
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What was proved."""
+    """The result of a reconciliation."""
 
     extents: tuple[JournalExtent, ...]
     empty: tuple[str, ...]  # journals that hold nothing yet
@@ -254,18 +248,18 @@ class Reconciliation:
 
     @property
     def sound(self) -> bool:
-        """Whether every journal proves itself, and all say the same as far as they go."""
+        """Whether every journal is valid, and all agree as far as they go."""
         return not self.problems and not self.differences
 
     @property
     def level(self) -> bool:
-        """Whether the journals of each stripe also begin and end alike."""
+        """Whether the journals of each stripe also begin and end at the same numbers."""
         ends = {(each.stripe, each.first_sequence, each.last_sequence) for each in self.extents}
         return not self.empty and len(ends) == len({each.stripe for each in self.extents})
 
 
 def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconciliation:
-    """Hold journals against themselves and one another."""
+    """Check journals, and compare them with one another."""
     found = {directory: _pieces(directory) for directory in directories(journal_names(journals))}
     _check_owners(found)
     pieces = [asdict(piece) for several in found.values() for piece in several]
@@ -287,7 +281,7 @@ def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconcilia
 
 
 def _pieces(directory: Path) -> list[SegmentProof]:
-    """The segments of a journal. It belongs to whom most of them name: one may be damaged, or another journal's."""
+    """The segments of a journal. Its owner is that of most segments: one may be damaged, or of another journal."""
     paths = JournalReader(directory).paths()
     owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
     stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
@@ -303,7 +297,7 @@ def _owner(path: Path) -> Owner | None:
         with Segment(path) as segment:
             return segment.header.owner
     except Damaged:
-        return None  # told where the segment is proved
+        return None  # reported where the segment is proved
 
 
 def _check_owners(found: Mapping[Path, Sequence[SegmentProof]]) -> None:
@@ -316,11 +310,11 @@ def _check_owners(found: Mapping[Path, Sequence[SegmentProof]]) -> None:
 def _empty(
     found: Mapping[Path, Sequence[SegmentProof]], extents: Sequence[JournalExtent], problems: Sequence[JournalProblem]
 ) -> tuple[str, ...]:
-    """Journals of which there is nothing to say."""
+    """Journals without an entry and without a problem."""
     held = {Owner(extent.stripe, extent.site) for extent in extents}
-    told = {Path(problem.path).parent for problem in problems}
+    reported = {Path(problem.path).parent for problem in problems}
     silent = (path for path, pieces in found.items() if not pieces or pieces[0].owner not in held)
-    return tuple(str(path) for path in silent if path not in told)
+    return tuple(str(path) for path in silent if path not in reported)
 
 
 def _nothing() -> UserError:
@@ -330,7 +324,7 @@ def _nothing() -> UserError:
 
 
 def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
-    """What these segments prove."""
+    """Prove the segments of a task."""
     rows: list[Finding] = []
     for piece in (SegmentProof(**row) for table in tables for row in table.to_pylist()):
         for row in prove(piece):
@@ -342,7 +336,7 @@ def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
 
 
 def _problems(findings: DataFrame, entries: DataFrame) -> tuple[JournalProblem, ...]:
-    """What is wrong within single journals: of each the first, in the order in which it was written."""
+    """The first problem of each journal, in the order in which it was written."""
     where = F.struct("segment", "offset", "sequence", "token", "reason", "stripe", "site")
     named = "stripe", "site", "sequence", "token", "end"
     marks = findings.where(F.col("kind") == MARK).withColumn("reason", F.lit(NAMES_NO_ENTRY))
@@ -359,23 +353,23 @@ def _problem(first: Row) -> JournalProblem:
 
 
 def _rank(problem: JournalProblem) -> tuple[int, int, int]:
-    """Those of unknown journals last."""
+    """Problems of unknown journals come last."""
     unknown = 1 << 32
     stripe, site = (unknown if number is None else number for number in (problem.stripe, problem.site))
     return stripe, problem.sequence, site
 
 
 def _with_token(problem: JournalProblem, entries: DataFrame) -> JournalProblem:
-    """Where the place itself does not tell its token, another journal may; the last one before it is known here."""
+    """Find the token of the problem in another journal, or else the last token before it in this one."""
     if problem.token is not None or problem.stripe is None:
         return problem
     at = F.lit(problem.sequence)
     here = (F.col("sequence") <= at) & (F.col("end") > at)
     before = (F.col("site") == problem.site) & (F.col("end") <= at)
     tokens = F.max(F.when(here, F.col("token"))), F.max(F.when(before, F.col("token")))
-    told = entries.where((F.col("stripe") == problem.stripe) & (F.col("turns") == 1)).agg(*tokens).first()
-    assert told is not None
-    token, after = told
+    reported = entries.where((F.col("stripe") == problem.stripe) & (F.col("turns") == 1)).agg(*tokens).first()
+    assert reported is not None
+    token, after = reported
     return replace(problem, token=token, after_token=after if token is None else None)
 
 
@@ -389,44 +383,44 @@ def _differences(entries: DataFrame) -> tuple[JournalDifference, ...]:
     """The first position of each stripe at which a journal has another entry than the others, or none."""
     position = F.struct(*_POSITION)
     bounds = entries.groupBy("stripe", "site").agg(F.min(position).alias("first"), F.max(position).alias("last"))
-    told = entries.groupBy("stripe", *_POSITION).agg(
+    reported = entries.groupBy("stripe", *_POSITION).agg(
         F.min("sequence").alias("sequence"),
         F.count_distinct("content").alias("contents"),
-        F.collect_list(F.struct("site", "content", "segment", "offset")).alias("tellers"),
+        F.collect_list(F.struct("site", "content", "segment", "offset")).alias("holders"),
     )
-    due = told.join(F.broadcast(bounds), "stripe").where(position.between(F.col("first"), F.col("last")))
+    due = reported.join(F.broadcast(bounds), "stripe").where(position.between(F.col("first"), F.col("last")))
     held = due.groupBy("stripe", *_POSITION).agg(
         F.first("sequence").alias("sequence"),
         F.first("contents").alias("contents"),
-        F.first("tellers").alias("tellers"),
+        F.first("holders").alias("holders"),
         F.collect_list("site").alias("sites"),
     )
-    unlike = held.where((F.col("contents") > 1) | (F.size("tellers") < F.size("sites")))
-    whole = F.struct(*_POSITION, "sequence", "tellers", "sites")
-    rows = unlike.groupBy("stripe").agg(F.min_by(whole, position).alias("first")).orderBy("stripe").collect()
+    different = held.where((F.col("contents") > 1) | (F.size("holders") < F.size("sites")))
+    whole = F.struct(*_POSITION, "sequence", "holders", "sites")
+    rows = different.groupBy("stripe").agg(F.min_by(whole, position).alias("first")).orderBy("stripe").collect()
     return tuple(_difference(row["stripe"], row["first"].asDict(recursive=True)) for row in rows)
 
 
 def _difference(stripe: int, found: dict[str, Any]) -> JournalDifference:
-    tellers = sorted(found["tellers"], key=lambda teller: int(teller["site"]))
+    holders = sorted(found["holders"], key=lambda holder: int(holder["site"]))
     place = stripe, found["token"], found["sequence"]
-    if absent := tuple(sorted(set(found["sites"]) - {teller["site"] for teller in tellers})):
-        where = tuple((teller["site"], teller["segment"], teller["offset"]) for teller in tellers[:1])
+    if absent := tuple(sorted(set(found["sites"]) - {holder["site"] for holder in holders})):
+        where = tuple((holder["site"], holder["segment"], holder["offset"]) for holder in holders[:1])
         return JournalDifference(*place, absent, where, "it is missing there")
-    contents = Counter(teller["content"] for teller in tellers)
+    contents = Counter(holder["content"] for holder in holders)
     usual = max(contents, key=lambda content: contents[content])
-    odd = [teller for teller in tellers if teller["content"] != usual]
-    pair = next(teller for teller in tellers if teller["content"] == usual), odd[0]
-    entries = [_read(teller["segment"], teller["offset"], found["sequence"]) for teller in pair]
+    odd = [holder for holder in holders if holder["content"] != usual]
+    pair = next(holder for holder in holders if holder["content"] == usual), odd[0]
+    entries = [_read(holder["segment"], holder["offset"], found["sequence"]) for holder in pair]
     byte = next(
         (at for at, (one, other) in enumerate(zip(*entries, strict=False)) if one != other), min(map(len, entries))
     )
-    where = tuple((teller["site"], teller["segment"], teller["offset"] + byte) for teller in pair)
-    return JournalDifference(*place, tuple(teller["site"] for teller in odd), where, "it has another content there")
+    where = tuple((holder["site"], holder["segment"], holder["offset"] + byte) for holder in pair)
+    return JournalDifference(*place, tuple(holder["site"] for holder in odd), where, "it has another content there")
 
 
 def _read(path: str, offset: int, sequence: int) -> bytes:
-    """The bytes of the entry that stands there."""
+    """The bytes of the entry at this place."""
     trail = Trail(Place(Path(path), offset, sequence, b""))
     try:
         step = trail.next_head()

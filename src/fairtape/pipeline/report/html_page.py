@@ -1,7 +1,7 @@
-"""Pages that stand alone: one HTML file with its style and its plots, nothing fetched from anywhere, no script.
+"""Pages that stand alone: one HTML file with its style and its plots, without scripts and without network requests.
 
-A section says what it shows in its heading, whether that is good in its first line, and what is seen below the plot.
-Exact numbers are in a table that opens on demand.
+A section has a title, a finding in the colour of its verdict, plots, an explanation below them, and a table with the
+exact numbers, which is closed unless the section says otherwise.
 """
 
 import re
@@ -16,15 +16,19 @@ from fairtape.pipeline.report.plots import Plot, figure
 ROWS_SHOWN_MAX: Final = 200
 
 STYLE: Final = """
-:root { color-scheme: light dark; --line: #8884; --good: #15803d; --bad: #c2410c; --soft: #5b6470; --card: #f6f7f9;
+:root { color-scheme: light dark; --line: #8884; --good: #15803d; --attention: #c2410c; --failed: #b91c1c;
+  --soft: #5b6470; --card: #f6f7f9;
   --c0: #2563eb; --c1: #d97706; --c2: #059669; --c3: #9333ea; --c4: #dc2626; --c5: #0891b2; }
-@media (prefers-color-scheme: dark) { :root { --good: #4ade80; --bad: #fb923c; --soft: #a3acb8; --card: #1d2127;
+@media (prefers-color-scheme: dark) { :root { --good: #4ade80; --attention: #fb923c; --failed: #f87171;
+  --soft: #a3acb8; --card: #1d2127;
   --c0: #60a5fa; --c1: #fbbf24; --c2: #34d399; --c3: #c084fc; --c4: #f87171; --c5: #22d3ee; } }
 body { font: 15px/1.55 system-ui, sans-serif; margin: 1.5rem auto; max-width: 56rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.25rem 0 .25rem; }
 p { margin: .35rem 0; } .soft { color: var(--soft); }
-.verdict { font-weight: 600; } .good { color: var(--good); } .bad { color: var(--bad); }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+.verdict { font-weight: 600; } .good { color: var(--good); } .attention { color: var(--attention); }
+.failed { color: var(--failed); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+@media (min-width: 56rem) { .facts { grid-template-columns: repeat(4, 1fr); } }
 .facts div { background: var(--card); border-radius: .4rem; padding: .5rem .75rem; }
 .facts dt { font-size: .78rem; color: var(--soft); } .facts dd { margin: 0; font-size: 1.15rem; }
 .facts dd, table { font-variant-numeric: tabular-nums; } dl { margin: 0; }
@@ -35,8 +39,8 @@ svg text { font: 12px system-ui, sans-serif; fill: currentColor; } .grid { strok
 .c4 { fill: var(--c4); } .c5 { fill: var(--c5); } .line { fill: none; stroke-width: 1.6; }
 .line.c0 { stroke: var(--c0); } .line.c1 { stroke: var(--c1); } .line.c2 { stroke: var(--c2); }
 .line.c3 { stroke: var(--c3); } .line.c4 { stroke: var(--c4); } .line.c5 { stroke: var(--c5); }
-.mark { stroke: var(--bad); stroke-dasharray: 3 3; } .limit { stroke: var(--soft); stroke-dasharray: 6 4; }
-.up { fill: var(--good); stroke: var(--good); } .down { fill: var(--bad); stroke: var(--bad); }
+.mark { stroke: var(--attention); stroke-dasharray: 3 3; } .limit { stroke: var(--soft); stroke-dasharray: 6 4; }
+.up { fill: var(--good); stroke: var(--good); } .down { fill: var(--attention); stroke: var(--attention); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: .8rem; vertical-align: bottom; }
 .again { stroke-dasharray: 5 3; } .key { stroke-width: 4; }
@@ -51,22 +55,23 @@ _UNIT: Final = re.compile(r"(\d) (%|n?s\b|[mµ]s\b|min\b|h\b|days\b|UTC\b)")
 
 
 class PageVerdict(Enum):
-    """Whether what a section shows is as it should be; some things are neither."""
+    """What a section's finding means. The values are classes of the style sheet."""
 
-    GOOD = "good"
-    BAD = "bad"
-    NEITHER = "soft"
+    GOOD = "good"  # as guaranteed
+    ATTENTION = "attention"  # the operator should act
+    FAILED = "failed"  # a guarantee was broken
+    NEUTRAL = "soft"  # information
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """Rows for a person; cells are texts already."""
+    """A table of formatted cells."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def html(self) -> str:
-        """The table; what looks like a number stands right."""
+        """The table; columns of numbers are aligned to the right."""
         right = [all(_is_number(row[at]) for row in self.rows) for at in range(len(self.columns))]
         head = "".join(_cell("th", name, number) for name, number in zip(self.columns, right, strict=True))
         shown = self.rows[:ROWS_SHOWN_MAX]
@@ -84,21 +89,21 @@ class Section:
 
     title: str
     verdict: PageVerdict
-    finding: str  # one sentence: the answer
-    told: Sequence[str] = ()  # what the plot shows, and how to read it
+    finding: str  # the answer, in one or two sentences
+    explanation: Sequence[str] = ()  # what the plot shows, and how to read it
     plots: Sequence[Plot] = ()
     table: HtmlTable | None = None
-    is_open: bool = False  # the table is seen at once
+    is_open: bool = False  # whether the table is shown without a click
 
     @property
     def anchor(self) -> str:
-        """Its place in the page."""
+        """The fragment of links to this section."""
         return self.title.lower().replace(" ", "-")
 
     def html(self) -> str:
         """The section."""
         plots = "".join(figure(plot, f"{self.title}: {self.finding}") for plot in self.plots)
-        told = "".join(f"<p>{_prose(sentence)}</p>" for sentence in self.told)
+        explanation = "".join(f"<p>{_prose(paragraph)}</p>" for paragraph in self.explanation)
         table = ""
         if self.table is not None and self.table.rows:
             table = self.table.html()
@@ -106,7 +111,7 @@ class Section:
                 table = f"<details><summary>The numbers</summary>{table}</details>"
         return (
             f'<section id="{escape(self.anchor)}"><h2>{escape(self.title)}</h2>'
-            f'<p class="verdict {self.verdict.value}">{_prose(self.finding)}</p>{plots}{told}{table}</section>'
+            f'<p class="verdict {self.verdict.value}">{_prose(self.finding)}</p>{plots}{explanation}{table}</section>'
         )
 
 
@@ -137,7 +142,7 @@ class Page:
 
 
 def _prose(text: str) -> str:
-    """A sentence in which no line ends between a number and its unit."""
+    """Escaped text in which no line breaks between a number and its unit."""
     return _UNIT.sub("\\1&nbsp;\\2", escape(text))
 
 

@@ -1,20 +1,20 @@
-"""What a regulator asks for: who had which time, how long news took, how orders were executed, and every order's way.
+"""The bundle for a regulator: clock log, latencies, execution statistics, and the audit trail of every order.
 
-The audit trail has a row for everything that happened to an order, from its entry to the commit of its trades, in the
-one order of the network: by token, and within it by step, of which 0 is the entry. Whether anything is missing is
-counted, not claimed: `untold` has the orders of which nothing is known but their entry, `refused` what a floor was sent
-and did not take for an order, and `completeness` says that no number of the sequence is missing.
+The audit trail has a row for every event of an order, from its entry to the commit of its trades, in the order of the
+network: by token, and within it by step, of which 0 is the entry. Gaps are counted: `without_outcome` has the orders
+without an event after their entry, `refused` the requests that a floor rejected and that are not orders, and
+`completeness` the missing numbers of the sequence.
 
-Execution statistics are in the manner of SEC Rule 605 (17 CFR 242.605): by symbol, type and size of the order, how much
-was executed, how fast, and how much was cancelled or rejected. A floor has no national best quote to compare with, so
-effective spread and price improvement, which Rule 605 also asks for, are not in it.
+Execution statistics follow SEC Rule 605 (17 CFR 242.605): by symbol, type and size of the order, how much was executed,
+how fast, and how much was cancelled or rejected. A floor has no national best quote, so effective spread and price
+improvement, which Rule 605 also asks for, are not included.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fairtape.core.instants import SECOND
 from fairtape.market.prices import ONE
@@ -29,40 +29,39 @@ SPEEDS: Final = (
     (300, "executed_60_to_300_s"),
 )
 SLOWEST: Final = "executed_from_300_s"
-"""Each fill is in the first class whose seconds from entry to trade it is below."""
+"""Each fill is in the first class whose seconds its time from entry to trade is below."""
 
-README: Final = """What is in this folder
+README: Final = """Files of this folder
 
-clock_log.csv            how wrong each site's clock may have been at most, as it declared, in every period (ns)
-latency_per_source.csv   how long messages of each source took to their release at each site (ns, exact percentiles)
-completeness.csv         for every stripe and site: first and last number, missing and repeated ones
-execution_statistics.csv orders by symbol, type and size: executed, how fast, cancelled, rejected (see below)
-audit_trail.csv          everything that happened to every order, from entry to commit or rejection, in the one order
-untold.csv               orders of which nothing is known but their entry; empty when the trail has no gap
-refused.csv              what a floor rejected that was no order: unreadable requests, deposits, reports of arbiters
-SHA256SUMS               digests of these files: `sha256sum -c SHA256SUMS`
+clock_log.csv              the error bound of each site's clock, as the site declared it, in every period (ns)
+latency_per_source.csv     from entry to release of the messages of each source at each site (ns, exact percentiles)
+completeness.csv           for every stripe and site: first and last number, missing and repeated ones
+execution_statistics.csv   orders by symbol, type and size: executed, how fast, cancelled, rejected (see below)
+audit_trail.csv            every event of every order, from entry to commit or rejection, in the order of the network
+orders_without_outcome.csv orders without an event after their entry; empty when the trail has no gap
+refused.csv                rejected requests that are not orders: unreadable requests, deposits, reports of arbiters
+SHA256SUMS                 digests of these files: `sha256sum -c SHA256SUMS`
 
 Times are nanoseconds since 1970 UTC, prices and quantities billionths, all whole numbers. Files that need orders are
-there only where a floor was run.
+there only where a trading floor was run.
 
 Audit trail: order_number is the place of the order in the sequence. A request to cancel or replace, and its rejection,
-stand under the place of the request itself; what it changed stands under the order that was changed, and its sequence
-is that of the request. at_ns is the time of the token that brought it about, and of an entry the time that the gateway
-stamped.
+have the place of the request; the change itself has the number of the order that was changed, and the sequence of the
+request. at_ns is the time of the token that caused the event; for an entry it is the time stamped by the gateway.
 
-Execution statistics: quantity is what was entered, in orders of the kind new; executed, cancelled and rejected are the
-parts of it that came to this end, and the rest was open at the end or was replaced. The columns executed_..._s divide
+Execution statistics: quantity is the entered quantity of orders of the kind new; executed, cancelled and rejected are
+the parts with that outcome, and the rest was open at the end or was replaced. The columns executed_..._s divide
 executed by the time from entry to trade, each from its first bound up to, but not including, its second one.
-executed_before_entry is what was stamped as traded before it was stamped as entered: two clocks disagreed. mean_ns is
-the mean of that time over all that was executed. Effective spread and price improvement are not here: a floor has no
-national best quote to compare with.
+executed_before_entry is the quantity that was stamped as traded before it was stamped as entered: two clocks disagreed.
+mean_ns is the mean of that time over all executed quantity. Effective spread and price improvement are not included: a
+floor has no national best quote to compare with.
 """
 
 
 def audit_trail(orders: DataFrame, events: DataFrame) -> DataFrame:
-    """All that happened to each order: when, at which place of the one order, and why where there is a reason.
+    """Every event of each order: time, place in the sequence, and the reason where there is one.
 
-    A commit is among the events already. A rejection names no order, because there is none: it belongs to its request.
+    Commits are among the events. A rejection has no order number, because there is no order: it belongs to its request.
     """
     entered = orders.select(
         "stripe",
@@ -77,7 +76,7 @@ def audit_trail(orders: DataFrame, events: DataFrame) -> DataFrame:
     )
     rejected = _rejected(events).join(orders, ["stripe", "sequence"], "left_semi")
     known = events.where(F.col("order_number").isNotNull()).unionByName(rejected)
-    told = known.select(
+    followed = known.select(
         "stripe",
         F.coalesce("order_number", "sequence").alias("order_number"),
         *("sequence", "token"),
@@ -85,15 +84,15 @@ def audit_trail(orders: DataFrame, events: DataFrame) -> DataFrame:
         F.col("event").alias("what"),
         *("account", "client_id", "symbol", "price", "quantity", "trade_id", "at_ns", "reason"),
     )
-    return entered.unionByName(told).orderBy("stripe", "order_number", "token", "step", "sequence")
+    return entered.unionByName(followed).orderBy("stripe", "order_number", "token", "step", "sequence")
 
 
 def _rejected(events: DataFrame) -> DataFrame:
     return events.where(F.col("event") == "rejected")
 
 
-def untold(orders: DataFrame, events: DataFrame) -> DataFrame:
-    """Orders of which nothing is known but their entry: stripe, sequence, kind, account, client_id, entered_at_ns."""
+def without_outcome(orders: DataFrame, events: DataFrame) -> DataFrame:
+    """Orders without an event after their entry: stripe, sequence, kind, account, client_id, entered_at_ns."""
     known = events.select("stripe", "sequence").distinct()
     kept = orders.join(known, ["stripe", "sequence"], "left_anti")
     return kept.select("stripe", "sequence", "kind", "account", "client_id", "entered_at_ns").orderBy(
@@ -102,7 +101,7 @@ def untold(orders: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def refused(orders: DataFrame, events: DataFrame) -> DataFrame:
-    """What was rejected and is no order: stripe, sequence, token, account, client_id, at_ns, reason."""
+    """Rejected requests that are not orders: stripe, sequence, token, account, client_id, at_ns, reason."""
     others = _rejected(events).join(orders, ["stripe", "sequence"], "left_anti")
     names = ("stripe", "sequence", "token", "account", "client_id", "at_ns", "reason")
     return others.select(*names).orderBy("stripe", "sequence")
@@ -137,7 +136,7 @@ def execution_statistics(orders: DataFrame, events: DataFrame, executions: DataF
 
 
 def _executed(entered: DataFrame, executions: DataFrame) -> DataFrame:
-    """Of each order that traded: how much, how much of it in each class of speed, and the sum of quantity times ns."""
+    """By order that traded: its quantity, the same in each class of speed, and the sum of quantity times ns."""
     buys, sells = (
         executions.select("stripe", F.col(f"{side}_order").alias("order_number"), "quantity", "traded_at_ns")
         for side in ("buy", "sell")
@@ -157,7 +156,7 @@ def _speeds() -> list[str]:
 
 
 def _whole(name: str) -> Column:
-    """Billionths of a share, for sums that 64 bits do not hold."""
+    """A column as a decimal, for sums beyond 64 bits."""
     return F.col(name).cast("decimal(38,0)")
 
 
@@ -166,7 +165,7 @@ def _sum(name: str) -> Column:
 
 
 def _class(value: Column, bounds: Sequence[tuple[int, str]], unit: int, last: str) -> Column:
-    """The name of the first class that a value is below, or of the last one: every value has exactly one."""
+    """The first class whose bound a value is below, or the last class: every value has exactly one."""
     found = F.lit(last)
     for most, name in reversed(bounds):
         found = F.when(value < most * unit, F.lit(name)).otherwise(found)

@@ -1,10 +1,13 @@
-"""`fairtape pipeline report`: tables become a page to be read, files to be worked with, and a regulator's bundle.
+"""`fairtape pipeline report`: a page, its data, and a bundle for a regulator, from the tables of the pipeline.
 
     OUT/index.html     one page that stands alone
-    OUT/data/          every figure of it as CSV and as Parquet
-    OUT/regulator/     clock log, latency, execution statistics, audit trail; README.txt says what each is
+    OUT/data/          its data as CSV and as Parquet
+    OUT/regulator/     clock log, latency, execution statistics, audit trail; README.txt explains each file
 
-Only figures leave Spark, but for the audit trail, which is as long as there are orders, and written in pieces.
+A *measure* is a function from tables of the pipeline to one small table. Time is cut into about as many periods as a
+plot has points, so little leaves Spark, whatever the size of the tables. Only the audit trail is as long as there are
+orders; it is written in pieces. Everything is counted in integers, and percentiles are exact: each is a value that was
+measured.
 """
 
 import hashlib
@@ -20,33 +23,65 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.pipeline.report import regulator as bundle
 from fairtape.pipeline.report import sections
 from fairtape.pipeline.report.html_page import Page, Section
-from fairtape.pipeline.report.plots import told_duration
-from fairtape.pipeline.report.sections import TITLE as LINKS
-from fairtape.pipeline.report.sections import Names, links_section
+from fairtape.pipeline.report.plots import format_duration
+from fairtape.pipeline.report.sections import Names, Row, Rows
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.tables.jobs import folder_of, read_files, read_table
+from fairtape.pipeline.tables.order_tables import distribution
+from fairtape.ring.receiver.release import LATE_AFTER
 
 PAGE: Final = "index.html"
-TRAIL_ROWS_MAX: Final = 65_536  # of one piece that is written
+TRAIL_ROWS_MAX: Final = 65_536  # of one piece of the audit trail
+PERIODS_MAX: Final = 240
+PERIODS: Final = tuple(SECOND * each for each in (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400))
+BUSIEST_MAX: Final = 12
+MINUTE: Final = 60 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was made."""
+    """The files of a report."""
 
     page: Path
     files: tuple[Path, ...]
 
 
+def make_report(spark: SparkSession, tables: Path, out: Path, *, names: Names | None = None) -> Report:
+    """Make the page, its data and the bundle. Names are used in the page only; data and bundle keep numbers.
+
+    The report is made in a temporary folder and then moved into place, so a report that fails changes nothing.
+    """
+    found = Tables(spark, tables)
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".draft-", dir=out) as folder:
+        draft = Path(folder)
+        maker = _ReportMaker(found, draft, names or Names())
+        page = maker.page()
+        maker.write_bundle()
+        (draft / PAGE).write_text(page.html(), encoding="utf-8")
+        files = [path.relative_to(draft) for path in maker.files]
+        _put_in_place(draft, out, files)
+    return Report(out / PAGE, tuple(out / path for path in files))
+
+
+def _put_in_place(draft: Path, out: Path, files: Sequence[Path]) -> None:
+    """The old page is deleted first and the new one moved last, so a page never stands beside data of another."""
+    (out / PAGE).unlink(missing_ok=True)
+    for path in files:
+        (out / path).parent.mkdir(exist_ok=True)
+        (draft / path).replace(out / path)
+    (draft / PAGE).replace(out / PAGE)
+
+
 class Tables:
-    """The tables of a folder, as they are found; one that is not there is None."""
+    """The tables of a folder; one that is not there, or has no rows, is None."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -59,39 +94,12 @@ class Tables:
         return read_files(self._spark, name, files) if files else None
 
     def whole(self, name: str) -> DataFrame:
-        """A table that may have no rows, as that of trades on a floor where nobody traded."""
+        """A table that may have no rows, such as executions on a floor without a trade."""
         return read_table(self._spark, self._folder, name)
 
 
-def make_report(spark: SparkSession, tables: Path, out: Path, *, names: Names | None = None) -> Report:
-    """Make the page, its data and the bundle. Names are for the page; data and bundle keep numbers.
-
-    All of it is made aside and then put into its place, so a report that fails leaves what was there as it was.
-    """
-    found = Tables(spark, tables)
-    out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".draft-", dir=out) as folder:
-        draft = Path(folder)
-        maker = _Maker(found, draft, names or Names())
-        page = maker.page()
-        maker.regulate()
-        (draft / PAGE).write_text(page.html(), encoding="utf-8")
-        files = [path.relative_to(draft) for path in maker.files]
-        _put_in_place(draft, out, files)
-    return Report(out / PAGE, tuple(out / path for path in files))
-
-
-def _put_in_place(draft: Path, out: Path, files: Sequence[Path]) -> None:
-    """The old page goes first and the new one comes last: no page ever stands beside the data of another."""
-    (out / PAGE).unlink(missing_ok=True)
-    for path in files:
-        (out / path).parent.mkdir(exist_ok=True)
-        (draft / path).replace(out / path)
-    (draft / PAGE).replace(out / PAGE)
-
-
-class _Maker:
-    """Figures on their way into a report: each is worked out once, kept as files, and told in a section."""
+class _ReportMaker:
+    """Computes each measure once, writes it to the data folder, and makes sections of it."""
 
     def __init__(self, tables: Tables, out: Path, names: Names) -> None:
         self._tables = tables
@@ -104,17 +112,18 @@ class _Maker:
         self._span = None if releases is None else span_of(releases)
 
     def page(self) -> Page:
-        """The whole page."""
-        made = [self._fairness(), self._spread(), self._late(), self._latency(), self._clock(), self._outages()]
-        made += [self._links(), self._volume(), self._bars(), self._completeness()]
+        """The result first, then the guarantees, then what explains them."""
+        made = [self._fairness(), self._order(), self._completeness(), self._failover(), self._late()]
+        made += [self._latency(), self._clock(), self._spread(), self._metrics()]
+        made += [self._links(), self._volume(), self._bars()]
         return Page(
-            title="What the tape did",
+            title="How fair the tape was",
             opening=(self._opening(),),
-            facts=self._facts(made),
+            facts=self._facts(),
             sections=made,
             closing=(
                 (
-                    "Every figure of this page is in the folder data as CSV and Parquet; the folder regulator has the "
+                    "The data of this page are in the folder data as CSV and Parquet; the folder regulator has the "
                     "clock log, latencies, execution statistics and the audit trail. Times are UTC."
                 ),
             ),
@@ -127,67 +136,95 @@ class _Maker:
         same_day = first.date() == last.date()
         ended = f"{last:%H:%M:%S}" if same_day else f"{last.day} {last:%B %Y, %H:%M:%S}"
         return (
-            f"A network of sites merged the messages of many sources into one order and released it everywhere at the "
-            f"same instant, on {first.day} {first:%B %Y} from {first:%H:%M:%S} to {ended} UTC. This page says how "
-            "well, from what every site wrote down. Green sentences are as it should be, orange ones are not."
+            f"A network of sites merged the messages of many sources into one order and released each message at all "
+            f"sites at the same instant, on {first.day} {first:%B %Y} from {first:%H:%M:%S} to {ended} UTC. This page "
+            "is computed from the journals of all sites. Green: as guaranteed. Orange: the operator should act. Red: a "
+            "guarantee was broken."
         )
 
-    def _facts(self, made: list[Section]) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         if self._span is None:
             return []
         lasted = self._span.last_at - self._span.first_at
-        good = sum(section.verdict.value == "good" for section in made)
-        judged = sum(section.verdict.value != "soft" for section in made)
-        totals = self._small("totals", self._tables["releases"], _totals).to_pylist()[0]
+        kept = self._guarantees()
+        totals = self._totals()
+        spreads = {row["delivery"]: format_duration(row["p50"]) for row in self._delivery_spreads()}
         return [
-            ("it lasted", told_duration(lasted)),
+            ("release spread, p50", spreads.get("fairtape", "–")),
+            ("direct delivery, p50", spreads.get("direct", "–")),
+            ("guarantees kept", f"{sum(kept)} of {len(kept)}"),
             ("sites", f"{totals['sites']:,}"),
             ("messages", f"{totals['messages'] or 0:,}"),
             ("messages per second", f"{(totals['messages'] or 0) * SECOND / max(lasted, SECOND):,.0f}"),
-            ("deliveries, over all sites", f"{totals['deliveries'] or 0:,}"),
-            ("as it should be", f"{good} of {judged}"),
+            ("deliveries, all sites", f"{totals['deliveries'] or 0:,}"),
+            ("duration", format_duration(lasted)),
         ]
 
+    def _guarantees(self) -> list[bool]:
+        """Those that the tables can show: one order, no gap, no duplicate, nothing early, late releases marked."""
+        kept = []
+        if order := self._order_rows():
+            kept.append(not any(row["different_tokens"] for row in order))
+        if complete := self._completeness_rows():
+            kept += [not any(row[name] for row in complete) for name in ("missing", "repeated")]
+        checks = self._release_checks()
+        return kept + [not checks[name] for name in ("early", "unmarked_late")]
+
     def _fairness(self) -> Section:
-        rows = self._rows("fairness", self._tables["fairness"], lambda table: table.orderBy("stripe"))
-        return sections.fairness_section(rows) if rows else sections.missing_section("Fairness", ["fairness"])
+        spreads = self._delivery_spreads()
+        if self._span is None or self._tables["spreads"] is None:
+            return sections.missing_section(sections.FAIRNESS, ["spreads"])
+        return sections.fairness_section(spreads, self._clock_rows())
+
+    def _order(self) -> Section:
+        rows = self._order_rows()
+        return sections.order_section(rows) if rows else sections.missing_section(sections.ORDER, ["deliveries"])
+
+    def _completeness(self) -> Section:
+        rows = self._completeness_rows()
+        if not rows:
+            return sections.missing_section(sections.COMPLETENESS, ["deliveries"])
+        return sections.completeness_section(rows, self._names)
+
+    def _failover(self) -> Section:
+        formations = self._rows(
+            "formations",
+            self._tables["formations"],
+            lambda table: table.select("stripe", "formation", "members", "plan").orderBy("stripe", "formation"),
+        )
+        return sections.failover_section(self._changes(), formations, self._completeness_rows(), self._names)
+
+    def _late(self) -> Section:
+        rows = self._over_time("late_over_time", "releases", late_over_time)
+        if not rows:
+            return sections.missing_section(sections.LATE, ["releases"])
+        return sections.late_section(self._release_checks(), rows, self._changes(), self._period, self._names)
+
+    def _latency(self) -> Section:
+        rows = self._rows("latency", self._tables["latency"], lambda table: table.orderBy("stripe", "source", "site"))
+        if not rows:
+            return sections.missing_section(sections.LATENCY, ["latency"])
+        return sections.latency_section(rows, self._names)
+
+    def _clock(self) -> Section:
+        rows = self._over_time("clock_log", "releases", clock_log)
+        if not rows:
+            return sections.missing_section(sections.CLOCKS, ["releases"])
+        return sections.clock_section(rows, self._clock_rows(), self._period, self._names)
 
     def _spread(self) -> Section:
         whole = self._rows("spread_whole", self._tables["spreads"], spread_whole)
         rows = self._over_time("spread_over_time", "spreads", spread_over_time)
         return sections.spread_section(whole, rows, self._changes(), self._period)
 
-    def _late(self) -> Section:
-        rows = self._over_time("late_over_time", "releases", late_over_time)
-        if not rows:
-            return sections.missing_section("Late messages", ["releases"])
-        return sections.late_section(rows, self._changes(), self._period, self._names)
-
-    def _latency(self) -> Section:
-        rows = self._rows("latency", self._tables["latency"], lambda table: table.orderBy("stripe", "source", "site"))
-        if not rows:
-            return sections.missing_section("Latency by source", ["latency"])
-        return sections.latency_section(rows, self._names)
-
-    def _clock(self) -> Section:
-        rows = self._over_time("clock_log", "releases", clock_log)
-        clocks = self._rows("clocks", self._tables["clocks"], lambda table: table.orderBy("stripe", "site"))
-        if not rows:
-            return sections.missing_section("Clock bounds", ["releases"])
-        return sections.clock_section(rows, clocks, self._period, self._names)
-
-    def _outages(self) -> Section:
-        formations = self._rows(
-            "formations",
-            self._tables["formations"],
-            lambda table: table.select("stripe", "formation", "members", "plan").orderBy("stripe", "formation"),
-        )
-        return sections.outage_section(self._changes(), formations, self._names)
+    def _metrics(self) -> Section:
+        rows = self._rows("fairness", self._tables["fairness"], lambda table: table.orderBy("stripe"))
+        return sections.metrics_section(rows) if rows else sections.missing_section(sections.METRICS, ["fairness"])
 
     def _links(self) -> Section:
         rows = self._rows("links", self._tables["links"], lambda table: table.orderBy("stripe", "from_site", "to_site"))
         if not rows:
-            return sections.missing_section(LINKS, ["links"])
+            return sections.missing_section(sections.LINKS, ["links"])
         sources = self._rows(
             "source_links", self._tables["source_links"], lambda table: table.orderBy("stripe", "source", "site")
         )
@@ -196,20 +233,13 @@ class _Maker:
         )
         requests = self._tables["requests"]
         self._rows("requests", requests, lambda table: table.orderBy("stripe", "site", "asked", "wanted"))
-        return links_section(rows, sources, retries, self._names)
-
-    def _changes(self) -> sections.Rows:
-        return self._rows("outages", self._tables["outages"], lambda table: table.orderBy("stripe", "formation"))
-
-    @property
-    def _period(self) -> Duration:
-        return self._span.period if self._span is not None else SECOND
+        return sections.links_section(rows, sources, retries, self._names)
 
     def _volume(self) -> Section:
         rows = self._over_time("volume_over_time", "sales", volume_over_time)
         busy = self._rows("busiest", self._tables["sales"], busiest)
         if not rows or self._span is None:
-            return sections.missing_section("Volume", ["sales"])
+            return sections.missing_section(sections.VOLUME, ["sales"])
         return sections.volume_section(rows, busy, self._span.period)
 
     def _bars(self) -> Section:
@@ -217,40 +247,60 @@ class _Maker:
         is_short = self._span is None or self._span.period < MINUTE
         name, period = ("bars_1s", SECOND) if is_short else ("bars_1m", MINUTE)
         if not busy or self._tables[name] is None:
-            return sections.missing_section("Bars", [name])
+            return sections.missing_section(sections.BARS, [name])
         symbol = busy[0]["symbol"]
         rows = self._rows(
             "bars", self._tables[name], lambda table: table.where(F.col("symbol") == symbol).orderBy("period_at_ns")
         )
         return sections.bars_section(rows, symbol, period)
 
-    def _completeness(self) -> Section:
-        rows = self._rows("completeness", self._tables["deliveries"], completeness)
-        if not rows:
-            return sections.missing_section("Completeness", ["deliveries"])
-        return sections.completeness_section(rows, self._names)
+    def _delivery_spreads(self) -> Rows:
+        traces = self._tables["traces"]
+        return self._rows("delivery_spreads", self._tables["spreads"], lambda table: delivery_spreads(table, traces))
 
-    def _over_time(self, name: str, table: str, figure: Callable[[DataFrame, "TimeSpan"], DataFrame]) -> sections.Rows:
+    def _order_rows(self) -> Rows:
+        return self._rows("order", self._tables["deliveries"], order_agreement)
+
+    def _completeness_rows(self) -> Rows:
+        return self._rows("completeness", self._tables["deliveries"], completeness)
+
+    def _clock_rows(self) -> Rows:
+        return self._rows("clocks", self._tables["clocks"], lambda table: table.orderBy("stripe", "site"))
+
+    def _changes(self) -> Rows:
+        return self._rows("outages", self._tables["outages"], lambda table: table.orderBy("stripe", "formation"))
+
+    def _release_checks(self) -> Row:
+        outages = self._tables["outages"]
+        rows = self._rows("release_checks", self._tables["releases"], lambda table: release_checks(table, outages))
+        return rows[0]
+
+    def _totals(self) -> Row:
+        return self._rows("totals", self._tables["releases"], totals)[0]
+
+    @property
+    def _period(self) -> Duration:
+        return self._span.period if self._span is not None else SECOND
+
+    def _over_time(self, name: str, table: str, measure: Callable[[DataFrame, "TimeSpan"], DataFrame]) -> Rows:
         span = self._span
-        return [] if span is None else self._rows(name, self._tables[table], lambda found: figure(found, span))
+        return [] if span is None else self._rows(name, self._tables[table], lambda found: measure(found, span))
 
-    def _rows(self, name: str, table: DataFrame | None, figure: Callable[[DataFrame], DataFrame]) -> sections.Rows:
-        return [] if table is None else self._small(name, table, figure).to_pylist()
-
-    def _small(self, name: str, table: DataFrame | None, figure: Callable[[DataFrame], DataFrame]) -> Arrow:
-        """A figure, kept beside the page; asked for again it is read from there."""
+    def _rows(self, name: str, table: DataFrame | None, measure: Callable[[DataFrame], DataFrame]) -> Rows:
+        """The rows of a measure, written to the data folder; the next time they are read from there."""
+        if table is None:
+            return []
         path = self._out / "data" / f"{name}.parquet"
-        if path in self.files:
-            return pq.read_table(path)
-        assert table is not None
-        found = figure(table).toArrow()
-        pq.write_table(found, path)
-        pacsv.write_csv(_flat(found), path.with_suffix(".csv"))
-        self.files += [path, path.with_suffix(".csv")]
-        return found
+        if path not in self.files:
+            found = measure(table).toArrow()
+            pq.write_table(found, path)
+            pacsv.write_csv(_flat(found), path.with_suffix(".csv"))
+            self.files += [path, path.with_suffix(".csv")]
+        rows: Rows = pq.read_table(path).to_pylist()
+        return rows
 
-    def regulate(self) -> None:
-        """The bundle: what the page knows already, and what only orders tell."""
+    def write_bundle(self) -> None:
+        """The files for a regulator: some measures of the page, and what is made of orders."""
         folder = self._out / "regulator"
         kept = {"clock_log": "clock_log", "latency": "latency_per_source", "completeness": "completeness"}
         written = []
@@ -274,20 +324,12 @@ class _Maker:
         orders, events, executions = map(self._tables.whole, ("orders", "order_events", "executions"))
         yield "execution_statistics", bundle.execution_statistics(orders, events, executions)
         yield "audit_trail", bundle.audit_trail(orders, events)
-        yield "untold", bundle.untold(orders, events)
+        yield "orders_without_outcome", bundle.without_outcome(orders, events)
         yield "refused", bundle.refused(orders, events)
 
 
-def _totals(releases: DataFrame) -> DataFrame:
-    by_token = releases.groupBy("stripe", "token").agg(
-        F.max("messages").alias("messages"), F.sum("messages").alias("deliveries")
-    )
-    sites = releases.agg(F.countDistinct("site").alias("sites"))
-    return by_token.agg(F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries")).crossJoin(sites)
-
-
 def _write_pieces(table: DataFrame, path: Path) -> None:
-    """As CSV, a piece at a time: the driver never holds all of it."""
+    """A table as CSV, in pieces: the driver never holds all of it."""
     names = table.columns
     with path.open("wb") as file:
         file.write((",".join(f'"{name}"' for name in names) + "\n").encode())
@@ -306,7 +348,7 @@ def _append(file: "object", rows: list[dict[str, object]]) -> None:
 
 
 def _flat(table: Arrow) -> Arrow:
-    """Lists and bytes as text: CSV has neither."""
+    """Lists, bytes and decimals as text, which CSV does not have."""
     for place, field in enumerate(table.schema):
         if pa.types.is_list(field.type):
             texts = [None if each is None else " ".join(map(str, each)) for each in table.column(place).to_pylist()]
@@ -319,17 +361,6 @@ def _flat(table: Arrow) -> Arrow:
     return table
 
 
-# The figures of a report, each a function from tables of the pipeline to one small table.
-#
-# Time is cut into about as many periods as a plot has points, so whatever the size of the tables, little leaves Spark.
-# Everything is counted in integers; percentiles are exact (the value at that rank, never one between two).
-
-PERIODS_MAX: Final = 240
-PERIODS: Final = tuple(SECOND * each for each in (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 14_400, 86_400))
-BUSIEST_MAX: Final = 12
-MINUTE: Final = 60 * SECOND
-
-
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
     """The time that a report is about, and the period that it is cut into."""
@@ -339,7 +370,7 @@ class TimeSpan:
 
     @property
     def period(self) -> Duration:
-        """The shortest round period of which there are not too many."""
+        """The shortest round period of which there are at most PERIODS_MAX."""
         lasted = self.last_at - self.first_at
         return next((each for each in PERIODS if lasted // each < PERIODS_MAX), PERIODS[-1])
 
@@ -354,15 +385,121 @@ def span_of(releases: DataFrame) -> TimeSpan | None:
     return None if found is None or found[0] is None else TimeSpan(int(found[0]), int(found[1]))
 
 
+def totals(releases: DataFrame) -> DataFrame:
+    """messages, deliveries, sites: of all stripes."""
+    by_token = releases.groupBy("stripe", "token").agg(
+        F.max("messages").alias("messages"), F.sum("messages").alias("deliveries")
+    )
+    sites = releases.agg(F.countDistinct("site").alias("sites"))
+    return by_token.agg(F.sum("messages").alias("messages"), F.sum("deliveries").alias("deliveries")).crossJoin(sites)
+
+
+def delivery_spreads(spreads: DataFrame, traces: DataFrame | None) -> DataFrame:
+    """delivery, count, percentiles: the spread over sites, weighted by messages, for each way of delivery.
+
+    `fairtape` is the release of tokens that no site released late, `late` that of the others. `direct` is what the same
+    tokens would have had if sites had acted on arrival: the site whose turn it was multicast Ack(e) to all others, and
+    their traces say when it arrived. An acknowledgment that had to be requested is left out.
+    """
+    shared = spreads.where("sites > 1")
+    delivery = F.when(F.col("late_sites") > 0, "late").otherwise("fairtape")
+    found = shared.select(delivery.alias("delivery"), "messages", "spread_ns")
+    if traces is not None:
+        token = ["stripe", "formation", "token"]
+        arrived = traces.where("kind = 'token' AND came_at_ns IS NOT NULL AND ack_requests = 0")
+        first, last = F.min(F.least("sent_at_ns", "came_at_ns")), F.max(F.greatest("sent_at_ns", "came_at_ns"))
+        direct = arrived.groupBy(*token).agg((last - first).alias("direct_ns"))
+        on_time = shared.where("late_sites = 0").join(direct, token)
+        found = found.unionByName(
+            on_time.select(F.lit("direct").alias("delivery"), "messages", F.col("direct_ns").alias("spread_ns"))
+        )
+    return distribution(found, ("delivery",), F.col("spread_ns"), F.col("messages")).orderBy("delivery")
+
+
+def order_agreement(deliveries: DataFrame) -> DataFrame:
+    """stripe, sites, messages, compared_tokens, different_tokens, first_different_token.
+
+    A token is compared where several sites hold it. It differs where they hold other messages under its numbers.
+    """
+    content = F.xxhash64("sequence", "kind", "source", "incarnation", "source_number", "payload")
+    by_site = _numbered(deliveries).groupBy("stripe", "token", "site")
+    held = by_site.agg(F.bit_xor(content).alias("digest"), F.count(F.lit(1)).alias("messages"))
+    tokens = held.groupBy("stripe", "token").agg(
+        F.count(F.lit(1)).alias("sites"),
+        F.max("messages").alias("messages"),
+        (F.count_distinct("digest", "messages") > 1).alias("differs"),
+    )
+    sites = _numbered(deliveries).groupBy("stripe").agg(F.count_distinct("site").alias("sites"))
+    found = tokens.groupBy("stripe").agg(
+        F.sum("messages").alias("messages"),
+        F.count_if(F.col("sites") > 1).alias("compared_tokens"),
+        F.count_if("differs").alias("different_tokens"),
+        F.min(F.when(F.col("differs"), F.col("token"))).alias("first_different_token"),
+    )
+    return found.join(sites, "stripe").orderBy("stripe")
+
+
+def completeness(deliveries: DataFrame) -> DataFrame:
+    """stripe, site, first, last, messages, missing, repeated: whether every number is there once."""
+    counted = (
+        _numbered(deliveries)
+        .groupBy("stripe", "site")
+        .agg(
+            F.min("sequence").alias("first"),
+            F.max("sequence").alias("last"),
+            F.count(F.lit(1)).alias("messages"),
+            (F.max("sequence") - F.min("sequence") + 1 - F.countDistinct("sequence")).alias("missing"),
+            (F.count(F.lit(1)) - F.countDistinct("sequence")).alias("repeated"),
+        )
+    )
+    return counted.orderBy("stripe", "site")
+
+
+def _numbered(deliveries: DataFrame) -> DataFrame:
+    return deliveries.where(F.col("kind").isin("message", "fragment"))
+
+
+def release_checks(releases: DataFrame, outages: DataFrame | None) -> DataFrame:
+    """deliveries, early, late, unmarked_late, late_in_failover: messages over all sites.
+
+    A late release waited for a new formation where its commit instant is between the last token before a change of
+    formation and the first one after it.
+    """
+    after = F.col("released_at_ns") - F.col("commit_at_ns")
+    counts = releases.agg(
+        F.sum("messages").alias("deliveries"),
+        _messages_where(after < 0).alias("early"),
+        _messages_where(F.col("late")).alias("late"),
+        _messages_where(~F.col("late") & (after > LATE_AFTER)).alias("unmarked_late"),
+    )
+    if outages is None:
+        return counts.withColumn("late_in_failover", F.lit(0).cast("long"))
+    pauses = outages.where("silence_ns IS NOT NULL").select("stripe", "last_at_ns", "first_at_ns")
+    within = (
+        (F.col("late.stripe") == F.col("pause.stripe"))
+        & (F.col("commit_at_ns") >= F.col("last_at_ns"))
+        & (F.col("commit_at_ns") <= F.col("first_at_ns"))
+    )
+    waited = releases.where("late").alias("late").join(F.broadcast(pauses.alias("pause")), within, "left_semi")
+    return counts.crossJoin(waited.agg(F.coalesce(F.sum("messages"), F.lit(0)).alias("late_in_failover")))
+
+
+def _messages_where(condition: Column) -> Column:
+    return F.sum(F.when(condition, F.col("messages")).otherwise(F.lit(0)))
+
+
 def spread_over_time(spreads: DataFrame, span: TimeSpan) -> DataFrame:
-    """period_at_ns, tokens, p50_ns, p99_ns, max_ns: from the first site that released a token to the last one."""
-    found = spreads.where(F.col("sites") > 1).groupBy(span.begins("commit_at_ns"))
-    return found.agg(*_spread_measures()).orderBy("period_at_ns")
+    """period_at_ns, tokens, p50_ns, p99_ns, max_ns: the spread of tokens that no site released late."""
+    return _on_time(spreads).groupBy(span.begins("commit_at_ns")).agg(*_spread_measures()).orderBy("period_at_ns")
 
 
 def spread_whole(spreads: DataFrame) -> DataFrame:
-    """tokens, p50_ns, p99_ns, max_ns: the same over all tokens."""
-    return spreads.where(F.col("sites") > 1).agg(*_spread_measures()).where("tokens > 0")
+    """tokens, p50_ns, p99_ns, max_ns: the same over all such tokens."""
+    return _on_time(spreads).agg(*_spread_measures()).where("tokens > 0")
+
+
+def _on_time(spreads: DataFrame) -> DataFrame:
+    return spreads.where("sites > 1 AND late_sites = 0")
 
 
 def _spread_measures() -> list[Column]:
@@ -370,15 +507,20 @@ def _spread_measures() -> list[Column]:
     return [F.count(F.lit(1)).alias("tokens"), *ranks, F.max("spread_ns").alias("max_ns")]
 
 
+def _rank(name: str, part: float) -> Column:
+    """The value at this rank: exact, and one that was measured."""
+    return F.expr(f"percentile_disc({part}) WITHIN GROUP (ORDER BY {name})")
+
+
 def late_over_time(releases: DataFrame, span: TimeSpan) -> DataFrame:
     """period_at_ns, site, messages, late."""
-    late = F.when(F.col("late"), F.col("messages")).otherwise(F.lit(0))
     found = releases.groupBy(span.begins("commit_at_ns"), "site")
-    return found.agg(F.sum("messages").alias("messages"), F.sum(late).alias("late")).orderBy("period_at_ns", "site")
+    late = _messages_where(F.col("late")).alias("late")
+    return found.agg(F.sum("messages").alias("messages"), late).orderBy("period_at_ns", "site")
 
 
 def clock_log(releases: DataFrame, span: TimeSpan) -> DataFrame:
-    """period_at_ns, site, bound_max_ns: how wrong a site's clock may have been at most."""
+    """period_at_ns, site, bound_max_ns: the greatest clock bound that a site declared."""
     found = releases.groupBy(span.begins("commit_at_ns"), "site")
     return found.agg(F.max("clock_bound_ns").alias("bound_max_ns")).orderBy("period_at_ns", "site")
 
@@ -390,24 +532,6 @@ def volume_over_time(sales: DataFrame, span: TimeSpan) -> DataFrame:
 
 
 def busiest(sales: DataFrame) -> DataFrame:
-    """symbol, trades: those with most, the busiest first."""
+    """symbol, trades: the symbols with most trades."""
     counted = sales.groupBy("symbol").agg(F.count(F.lit(1)).alias("trades"))
     return counted.orderBy(F.desc("trades"), "symbol").limit(BUSIEST_MAX)
-
-
-def completeness(deliveries: DataFrame) -> DataFrame:
-    """stripe, site, first, last, messages, missing, repeated: whether every number is there once."""
-    numbered = deliveries.where(F.col("kind").isin("message", "fragment"))
-    counted = numbered.groupBy("stripe", "site").agg(
-        F.min("sequence").alias("first"),
-        F.max("sequence").alias("last"),
-        F.count(F.lit(1)).alias("messages"),
-        (F.max("sequence") - F.min("sequence") + 1 - F.countDistinct("sequence")).alias("missing"),
-        (F.count(F.lit(1)) - F.countDistinct("sequence")).alias("repeated"),
-    )
-    return counted.orderBy("stripe", "site")
-
-
-def _rank(name: str, part: float) -> Column:
-    """The value at this rank: exact, and one that was measured."""
-    return F.expr(f"percentile_disc({part}) WITHIN GROUP (ORDER BY {name})")

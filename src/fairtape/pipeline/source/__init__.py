@@ -1,1 +1,10 @@
-"""The Spark data source `fairtape`: journals and replay ports as partitions, offsets and rows."""
+"""The Spark data source `fairtape`: journals and replay ports as partitions, offsets and rows.
+
+- `data_source`: the source and its readers over journals
+- `options`: its options
+- `partitions`: journals as partitions, and how far each can be read
+- `journal_scan`: entries of an offset range as columns
+- `rows`: these columns as Arrow batches
+- `payload_columns`: trades, notices and orders as columns
+- `replay_source`, `replay_client`: a replay port as a source, and the client of the port
+"""

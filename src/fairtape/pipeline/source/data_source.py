@@ -5,10 +5,10 @@
     spark.readStream.format("fairtape").option("journals", "journals/*").option("rows", "trades").load()
     spark.read.format("fairtape").option("replay", "10.0.0.7:17001").option("plan", "plans/00001.toml").load()
 
-What to read is said by options (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_source`), what
-comes by `fairtape.pipeline.schemas`. An offset is the number that is due, per stripe and site, or per session of a
-replay. Planning reads heads on the driver; executors read stretches in parallel and hand over Arrow batches. Executors
-need this package, and see journals and plans under the same names.
+Options choose what is read (`fairtape.pipeline.source.options`, `fairtape.pipeline.source.replay_source`); rows have
+the schemas of `fairtape.pipeline.schemas`. An offset is the next number to be read, per stripe and site, or per session
+of a replay. The driver plans from record heads; executors read offset ranges in parallel and return Arrow batches.
+Executors need this package, and must see journals and plans under the same paths.
 """
 
 import json
@@ -26,7 +26,7 @@ from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
 from fairtape.pipeline.source.replay_source import ReplayReader, ReplaySourceOptions, ReplayStreamReader
-from fairtape.pipeline.source.rows import batches, stretches_batch
+from fairtape.pipeline.source.rows import batches, offset_ranges_batch
 
 FORMAT = "fairtape"
 
@@ -39,17 +39,17 @@ def register(spark: SparkSession) -> None:
 class Task(InputPartition):
     """What one task reads."""
 
-    def __init__(self, number: int, stretches: Sequence[OffsetRange]) -> None:
+    def __init__(self, number: int, offset_ranges: Sequence[OffsetRange]) -> None:
         self.number = number
-        self.stretches = list(stretches)
+        self.offset_ranges = list(offset_ranges)
 
 
 class TapeSource(DataSource):
-    """Journals of sites, in the order that they hold; or, with the option `replay`, what a server replays."""
+    """Journals of sites in their order or, with the option `replay`, the sessions of a replay port."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is called with."""
+        """The argument of `format`."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -79,16 +79,16 @@ class TapeSource(DataSource):
 
 
 class JournalReader(DataSourceReader):
-    """Everything that is there when it is planned."""
+    """Everything that exists at the time of planning."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Segments, cut into pieces where they are long, together where they are short."""
-        lanes = Partitions(self._options)
-        start = lanes.start()
-        return [Task(*each) for each in enumerate(lanes.tasks(start, lanes.latest(start)))]
+        """Long segments are cut into several tasks; short ones share a task."""
+        partitions = Partitions(self._options)
+        start = partitions.start()
+        return [Task(*each) for each in enumerate(partitions.tasks(start, partitions.latest(start)))]
 
     def read(self, partition: InputPartition) -> Iterator[Arrow]:
         """The rows of one task."""
@@ -96,14 +96,14 @@ class JournalReader(DataSourceReader):
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is released, as it grows. On the driver it lives as long as the query and follows the journals."""
+    """Messages as they are released. On the driver one object follows the journals as long as the query runs."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lanes: Partitions | None = None
+        self._partitions: Partitions | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where reading begins when no checkpoint says so."""
+        """Where reading begins without a checkpoint."""
         return offsets_to_json(self._followed().start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -111,12 +111,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes: to the end of a token."""
+        """The end of the next micro-batch, which is the end of a token."""
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return offsets_to_json(self._followed().latest(_offsets(start), rows_max))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read to what is there now, and then end."""
+        """Read to the present end and stop."""
         self._followed().settle()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -129,12 +129,12 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._options)
 
     def _followed(self) -> Partitions:
-        self._lanes = self._lanes or Partitions(self._options)
-        return self._lanes
+        self._partitions = self._partitions or Partitions(self._options)
+        return self._partitions
 
     def __getstate__(self) -> dict[str, Any]:
         """Executors get the options; open journals stay with the driver."""
-        return {"_options": self._options, "_lanes": None}
+        return {"_options": self._options, "_partitions": None}
 
 
 def _offsets(kept: dict[str, Any] | str) -> Offsets:
@@ -143,9 +143,9 @@ def _offsets(kept: dict[str, Any] | str) -> Offsets:
 
 def _read(partition: InputPartition | None, options: Options) -> Iterator[Arrow]:
     if not isinstance(partition, Task):
-        return  # Spark makes one task of none
-    if options.rows == "stretches":
-        yield stretches_batch(partition.number, partition.stretches)
+        return  # without partitions Spark runs one task with None
+    if options.rows == "offset_ranges":
+        yield offset_ranges_batch(partition.number, partition.offset_ranges)
         return
-    for stretch in partition.stretches:
-        yield from batches(stretch, options)
+    for offset_range in partition.offset_ranges:
+        yield from batches(offset_range, options)

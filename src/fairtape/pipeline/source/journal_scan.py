@@ -1,10 +1,10 @@
-"""Reading a stretch of a journal: entries proved against the chain, joined with their release marks, many at a time.
+"""Reads an offset range of a journal: entries checked against the hash chain and joined with their release marks.
 
-Heads are hopped over one by one; what stands in the bodies is opened for many entries at once, because the tables of
-all their spans and bodies are joined and looked at as arrays. No step of it is taken per message.
+Heads are read one by one. Bodies are decoded for many entries at once: the tables of all their spans and bodies are
+joined and processed as arrays, so no step is taken per message.
 
-A number belongs to one row, whatever it numbers: the fragments of a long message have numbers of their own, and the
-message stands with its last one. So a reader who counts finds every number once.
+Every number has one row. The fragments of a long message have numbers of their own, and the message is in the row of
+the last one.
 """
 
 from collections import deque
@@ -24,8 +24,7 @@ from fairtape.journal.segments import Place, Trail
 from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.wire.frames import Malformed
 
-BUNCH_ROWS_MAX: Final = 1 << 16  # messages that are opened together, but for the last token
-
+ENTRY_BATCH_ROWS_MAX: Final = 1 << 16  # messages that are decoded together, without the rest of the last token
 
 Values: TypeAlias = npt.NDArray[Any]
 
@@ -46,7 +45,7 @@ _FRAGMENT_HEAD: Final = 8
 
 
 class ScannedEntry(NamedTuple):
-    """An entry whose digest was checked, and when the site released it."""
+    """An entry whose digest was checked, with the site's release mark."""
 
     head: Head
     encoded: bytes
@@ -55,7 +54,7 @@ class ScannedEntry(NamedTuple):
 
 
 class EntryBatch(NamedTuple):
-    """The messages of consecutive entries as columns; those of the entries have `rows` rows for each."""
+    """The messages of consecutive entries as columns; an entry has `rows` of them."""
 
     entries: Sequence[ScannedEntry]
     rows: Values  # of each entry
@@ -64,18 +63,18 @@ class EntryBatch(NamedTuple):
     incarnation: Values
     source_number: Values
     sizes: Values  # of each payload
-    payloads: Values  # all bytes of them, back to back
+    payloads: Values  # their bytes, concatenated
     parts: Values  # the rows of fragments that are not the last of their message; they have no payload
 
 
-def scan(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[EntryBatch | FormationChange]:
-    """All that stands in a stretch, from the entry that holds its first number on to the one that holds its last."""
-    assembly = _Assembly(stretch)
+def scan(offset_range: OffsetRange, *, ordered: bool = False) -> Iterator[EntryBatch | FormationChange]:
+    """Everything in an offset range, from the entry with its first number to the one with its last."""
+    assembly = _Assembly(offset_range)
     waiting: list[ScannedEntry] = []
     rows = 0
-    for found in entries_of(stretch, ordered=ordered):
+    for found in entries_of(offset_range, ordered=ordered):
         turns = found.head.turns
-        if waiting and (turns or rows >= BUNCH_ROWS_MAX):
+        if waiting and (turns or rows >= ENTRY_BATCH_ROWS_MAX):
             yield _opened(waiting, assembly)
             waiting, rows = [], 0
         if turns:
@@ -89,11 +88,11 @@ def scan(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[EntryBatch 
         yield _opened(waiting, assembly)
 
 
-def entries_of(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[ScannedEntry]:
-    """Entries with their release marks, which stand some way behind them, perhaps in the next segment."""
+def entries_of(offset_range: OffsetRange, *, ordered: bool = False) -> Iterator[ScannedEntry]:
+    """Entries with their release marks, which are written later, perhaps in the next segment."""
     entries: deque[ScannedEntry] = deque()
-    reached = stretch.sequence
-    for found in _records(stretch):
+    reached = offset_range.sequence
+    for found in _records(offset_range):
         if isinstance(found, ScannedEntry):
             entries.append(found)
             reached = found.head.end
@@ -102,34 +101,35 @@ def entries_of(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[Scann
             yield entries.popleft()
         if entries and found.sequence >= entries[0].head.sequence:
             yield _joined(entries.popleft(), found)
-    if reached < stretch.end:
-        raise _missing(stretch, reached, "the journal ends before the numbers that it had")
+    if reached < offset_range.end:
+        raise _missing(offset_range, reached, "the journal ends before numbers that it had")
     if entries and not ordered:
-        raise _missing(stretch, entries[0].head.sequence, "it has no release mark, though there was one")
+        raise _missing(offset_range, entries[0].head.sequence, "it has no release mark, though there was one")
     yield from entries
 
 
-def _records(stretch: OffsetRange) -> Iterator[ScannedEntry | Release]:
-    """Every entry of a stretch, and all release marks up to its last one, as far as there are any.
+def _records(offset_range: OffsetRange) -> Iterator[ScannedEntry | Release]:
+    """Every entry of an offset range, and the release marks up to that of the last entry, if there are any.
 
-    Each continues the one before it; only where reading begins within a segment, nobody tells what its first mark does.
+    Each record is checked to continue the chain. Where reading begins within a segment, the first mark is not checked:
+    the digest before it is unknown.
     """
-    previous = stretch.previous
-    trail = Trail(stretch.place, stretch.name.owner)
-    marks = trail.segment.header.tip.marks if stretch.offset == HEADER_SIZE else b""
+    previous = offset_range.previous
+    trail = Trail(offset_range.place, offset_range.name.owner)
+    marks = trail.segment.header.tip.marks if offset_range.offset == HEADER_SIZE else b""
     try:
         while (step := trail.step()) is not None:
             offset, record = step
             if isinstance(record, Release):
                 marks = trail.segment.mark_digest(offset, record, marks)
                 yield record
-                if record.sequence + record.count >= stretch.end:
+                if record.sequence + record.count >= offset_range.end:
                     return
-            elif isinstance(record, Head) and record.sequence < stretch.end:
+            elif isinstance(record, Head) and record.sequence < offset_range.end:
                 place = Place(trail.segment.path, offset, record.sequence, previous)
                 encoded, previous = trail.segment.encoded(offset, record, previous, record.sequence)
-                if stretch.digest and record.end == stretch.end and previous.hex() != stretch.digest:
-                    raise trail.damaged(offset, "another entry stands here than when this was planned")
+                if offset_range.digest and record.end == offset_range.end and previous.hex() != offset_range.digest:
+                    raise trail.damaged(offset, "this is another entry than when the read was planned")
                 yield ScannedEntry(record, encoded, place)
     finally:
         trail.close()
@@ -143,12 +143,12 @@ def _joined(found: ScannedEntry, mark: Release) -> ScannedEntry:
     return found._replace(release=mark)
 
 
-def _missing(stretch: OffsetRange, sequence: int, reason: str) -> Damaged:
-    return Damaged(stretch.place.path, stretch.offset, sequence, reason)
+def _missing(offset_range: OffsetRange, sequence: int, reason: str) -> Damaged:
+    return Damaged(offset_range.place.path, offset_range.offset, sequence, reason)
 
 
 class _Bodies(NamedTuple):
-    """The bodies of several entries, back to back."""
+    """The bodies of several entries, concatenated."""
 
     octets: Values
     starts: Values
@@ -156,7 +156,7 @@ class _Bodies(NamedTuple):
     counts: Values  # messages of each; 0 for a fragment
 
     def header_sizes(self) -> tuple[Values, Values]:
-        """Of each body: the size of its messages (0 where they differ), and the bytes before the first of them."""
+        """For each body: the size of its messages (0 where sizes differ), and the bytes before its first message."""
         fragments = self.counts == 0
         first = np.minimum(self.starts + 1, len(self.octets) - 1)
         uniform = (self.octets[self.starts].astype(np.int64) << 8) | self.octets[first]
@@ -166,7 +166,7 @@ class _Bodies(NamedTuple):
 
 
 def _opened(entries: Sequence[ScannedEntry], assembly: "_Assembly") -> EntryBatch:
-    """Everything in these entries as columns."""
+    """The messages of these entries as columns."""
     spans, bodies = _tables(entries)
     uniform, headers = bodies.header_sizes()
     rows = np.maximum(bodies.counts, 1)
@@ -197,7 +197,7 @@ def _opened(entries: Sequence[ScannedEntry], assembly: "_Assembly") -> EntryBatc
 
 
 def _tables(entries: Sequence[ScannedEntry]) -> tuple[Values, _Bodies]:
-    """The rows of all spans, and all bodies. What they say is checked against the heads, for all entries at once."""
+    """The rows of all spans, and all bodies, checked against the heads of all entries at once."""
     rows, sizes, counts, octets = [], [], [], []
     for head, encoded, _, _ in entries:
         sizes_at = HEAD_SIZE + head.span_count * _SPAN_DTYPE.itemsize
@@ -222,7 +222,7 @@ def _tables(entries: Sequence[ScannedEntry]) -> tuple[Values, _Bodies]:
 
 
 def _agree(entries: Sequence[ScannedEntry], spans: Values, bodies: _Bodies) -> bool:
-    """Whether spans and bodies fill their entries."""
+    """Whether spans and bodies account for every message of their entries."""
     held = spans["bodies"].astype(np.int64)
     counts = spans["count"].astype(np.int64)
     if not (held > 0).all() or int(held.sum()) != len(bodies.starts) or int(bodies.ends[-1]) != len(bodies.octets):
@@ -238,7 +238,7 @@ def _agree(entries: Sequence[ScannedEntry], spans: Values, bodies: _Bodies) -> b
 
 
 def _contradiction(entries: Sequence[ScannedEntry]) -> Damaged:
-    """Which of these entries says something else than its head: found one by one, as this never happens."""
+    """The error that names the first entry whose body contradicts its head. Rare, so entries are decoded one by one."""
     for head, encoded, (path, offset, sequence, _), _ in entries:
         try:
             decode_body(head, encoded)
@@ -249,7 +249,7 @@ def _contradiction(entries: Sequence[ScannedEntry]) -> Damaged:
 
 
 def _fill_sizes(sizes: Values, bodies: _Bodies, uniform: Values, row_at: Values) -> None:
-    """Messages of different sizes have a table of them before the first one."""
+    """Read the tables of sizes that stand before messages of different sizes."""
     for body in np.flatnonzero((uniform == 0) & (bodies.counts > 0)):
         count, start = int(bodies.counts[body]), int(bodies.starts[body]) + _SIZE
         table = bodies.octets[start : start + _SIZE * count]
@@ -258,7 +258,7 @@ def _fill_sizes(sizes: Values, bodies: _Bodies, uniform: Values, row_at: Values)
 
 
 def _with_long(sizes: Values, payloads: Values, long: dict[int, bytes | None]) -> tuple[Values, Values]:
-    """Payloads and their sizes, with the long messages put where their last fragments stand."""
+    """Payloads and their sizes, with each long message in the place of its last fragment."""
     whole = {row: message for row, message in long.items() if message is not None}
     if not whole:
         return sizes, payloads
@@ -272,16 +272,16 @@ def _with_long(sizes: Values, payloads: Values, long: dict[int, bytes | None]) -
 
 
 def _ranges(starts: Values, lengths: Values) -> Values:
-    """All places from each start on, as many as its length says."""
+    """The indices of all ranges, each given by its start and its length."""
     total = int(lengths.sum())
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(total)
 
 
 class _Assembly:
-    """Puts long messages together again, also those whose first fragments stand before the stretch."""
+    """Assembles long messages, also those whose first fragments are before the offset range."""
 
-    def __init__(self, stretch: OffsetRange) -> None:
-        self._journal = JournalReader(stretch.place.path.parent)
+    def __init__(self, offset_range: OffsetRange) -> None:
+        self._journal = JournalReader(offset_range.place.path.parent)
         self._assembler = MessageAssembler()
 
     def messages(self, first: int, bodies: _Bodies, source: Values, incarnation: Values) -> dict[int, bytes | None]:
@@ -301,7 +301,7 @@ class _Assembly:
         return self._assembler.add(stream, body)
 
     def _whole(self, body: bytes, sequence: int) -> bytes | None:
-        """Reading began in the middle of this message: the journal looks back for it, once, when it is whole."""
+        """A message in the middle of which reading began: read back from the journal at its last fragment."""
         length, offset = int.from_bytes(body[:4]), int.from_bytes(body[4:_FRAGMENT_HEAD])
         if offset + len(body) - _FRAGMENT_HEAD != length:
             return None
@@ -310,5 +310,5 @@ class _Assembly:
 
 
 def _begins_message(fragment: bytes) -> bool:
-    """A fragment opens with the length of the whole and its own place in it; `fairtape.wire.blocks` writes both."""
+    """A fragment begins with the length of the message and its offset in it, as `fairtape.wire.blocks` writes them."""
     return fragment[4:_FRAGMENT_HEAD] == bytes(4)

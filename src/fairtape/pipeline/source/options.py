@@ -1,7 +1,7 @@
-"""The options of the data source, read from the text that Spark passes, each refusal in one sentence.
+"""Options of the data source, parsed from the text that Spark passes. Each error is one sentence.
 
-Ranges, symbols, stripes and sites are options because filters that Spark pushes down into a Python source are not safe:
-a relation that is used twice would be read with the filters of its first use.
+Ranges, symbols, stripes and sites are options because pushing filters down into a Python source is not safe in Spark
+4.3.0: a relation that is used twice is read with the filters of its first use.
 """
 
 import json
@@ -17,7 +17,7 @@ from fairtape.core.instants import MICROSECOND, Instant
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
 
-Rows = Literal["messages", "trades", "stretches"]
+Rows = Literal["messages", "trades", "offset_ranges"]
 
 BATCH_ROWS_MAX: Final = 4_000_000  # of a micro-batch, unless `max_rows` says otherwise
 _WHOLE: Final = re.compile(r"-?[0-9]{1,30}")
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to read. Everything that is released, as messages, where nothing else is said."""
+    """What to read. By default all released messages."""
 
     journals: tuple[str, ...]
     rows: Rows = "messages"
@@ -39,13 +39,13 @@ class Options:
     symbols: tuple[str, ...] | None = None  # only trades of these
     stripes: tuple[int, ...] | None = None
     sites: tuple[int, ...] | None = None
-    max_rows: int = BATCH_ROWS_MAX  # of one micro-batch, about: tokens stay whole
-    ordered: bool = False  # also what is in order and not released yet (batch only: it has no times of release)
-    start: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # where lanes go on, as `offsets_to_json` says
+    max_rows: int = BATCH_ROWS_MAX  # of one micro-batch, about: tokens are not split
+    ordered: bool = False  # also messages that are ordered and not released yet (batch only: no release times)
+    start: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # offsets as `offsets_to_json` writes them
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> "Options":
-        """The options that a user of Spark wrote."""
+        """The options that a user gave to Spark."""
         given = {name.lower(): text for name, text in texts.items()}
         if "journals" not in given:
             raise UserError(
@@ -60,11 +60,11 @@ class Options:
         return options
 
     def wants(self, stripe: int, site: int) -> bool:
-        """Whether this lane is chosen."""
+        """Whether this partition is chosen."""
         return (self.stripes is None or stripe in self.stripes) and (self.sites is None or site in self.sites)
 
     def to_texts(self) -> dict[str, str]:
-        """What `of` would read these options from: for `DataFrameReader.options(**…)`."""
+        """The inverse of `of`, for `DataFrameReader.options(**…)`."""
         texts = {"journals": json.dumps(self.journals), "rows": self.rows, "max_rows": str(self.max_rows)}
         texts["first"] = str(self.first)
         for name in ("last", "since", "until"):
@@ -81,7 +81,7 @@ class Options:
 
 
 def journal_names(journals: Iterable[Path | str] | Path | str) -> tuple[str, ...]:
-    """Directories and patterns as options carry them, for one of them or for several."""
+    """One or several directories and patterns, as the option holds them."""
     several = (journals,) if isinstance(journals, Path | str) else journals
     return tuple(str(journal) for journal in several)
 
@@ -99,7 +99,7 @@ def _directories(name: str, text: str) -> tuple[str, ...]:
 
 
 def listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ...]:
-    """Several between commas, each once."""
+    """Values separated by commas, without duplicates."""
     found = tuple(dict.fromkeys(read(name, each.strip()) for each in text.split(",") if each.strip()))
     if not found:
         raise UserError(f"{name} names none; leave the option out, or give at least one")
@@ -107,7 +107,7 @@ def listed(name: str, text: str, read: Callable[[str, str], _T]) -> tuple[_T, ..
 
 
 def number_in(least: int, most: int) -> Callable[[str, str], int]:
-    """Reads a whole number within these bounds."""
+    """A reader of whole numbers within these bounds."""
 
     def read(name: str, text: str) -> int:
         number = int(text) if _WHOLE.fullmatch(text.strip()) else least - 1
@@ -139,7 +139,7 @@ def _instant(name: str, text: str) -> Instant:
 
 
 def symbol_of(name: str, text: str) -> str:
-    """A symbol, which must be one."""
+    """The text, if it is a valid symbol."""
     try:
         checked_symbol(text)
     except BadName as error:
@@ -162,7 +162,7 @@ def _yes(name: str, text: str) -> bool:
 def _start(name: str, text: str) -> Mapping[str, Mapping[str, Any]]:
     try:
         kept = json.loads(text)
-        return {lane: {"next": int(mark["next"]), "digest": str(mark["digest"])} for lane, mark in kept.items()}
+        return {name: {"next": int(each["next"]), "digest": str(each["digest"])} for name, each in kept.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{name} is {text!r}; give offsets as a checkpoint or a table keeps them") from None
 

@@ -1,10 +1,10 @@
-"""Lanes: the journals that a job reads, how far each may be read, and stretches of them to be read in parallel.
+"""Partitions: the journals that a job reads, how far each can be read, and the offset ranges that tasks read.
 
-A lane is one site's journal of one stripe. Its offset is the number that is due next, together with the digest of the
-entry before it: a journal that was cut after a Break and grew again bears other messages under the same numbers, and
-the digest tells. Only what the site released is read, so what was read once never changes.
+A partition is one site's journal of one stripe. Its offset is the next sequence number to be read, with the digest of
+the entry before it. A journal that was truncated after a Break and written again has other messages under the same
+numbers, and the digest shows it. Only released messages are read, so rows that were read never change.
 
-The driver plans and hops over heads; nobody but an executor reads a body.
+The driver plans by reading record heads; only executors read bodies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,21 +23,21 @@ from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, Segment, Trail
 from fairtape.pipeline.source.options import Options
 
-STRETCH_ROWS_MAX: Final = 1 << 20  # of one task, but for the last token: a second or two of work
-TASK_STRETCHES_MAX: Final = 256
-LANES_MAX: Final = 4_096
-CLOCKS_APART_MAX: Final = 60 * SECOND  # tokens of RMP bear their sites' clocks; beyond it nobody looks for earlier ones
+OFFSET_RANGE_ROWS_MAX: Final = 1 << 20  # of one task, without the rest of its last token: a second or two of work
+TASK_RANGES_MAX: Final = 256
+PARTITIONS_MAX: Final = 4_096
+CLOCKS_APART_MAX: Final = 60 * SECOND  # between sites: tokens of RMP carry the times of their sites' clocks
 
 
 class PartitionName(NamedTuple):
-    """Which order, and who wrote it down."""
+    """A stripe, and the site whose journal of it is read."""
 
     stripe: int
     site: int
 
     @property
     def owner(self) -> Owner:
-        """What every segment of the lane must say of itself."""
+        """The owner that every segment of the journal must name."""
         return Owner(*self)
 
     def __str__(self) -> str:
@@ -45,13 +45,13 @@ class PartitionName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PartitionName":
-        """The lane of which this is the text."""
+        """The inverse of `str`."""
         stripe, _, site = text.partition("/")
         return cls(int(stripe), int(site))
 
 
 class Offset(NamedTuple):
-    """How far a lane has been read: the number due next, and the digest of the entry before it (empty: unknown)."""
+    """The next number to be read of a partition, and the digest of the entry before it (empty: unknown)."""
 
     next: int
     digest: str = ""
@@ -61,37 +61,39 @@ Offsets = dict[PartitionName, Offset]
 
 
 def offsets_to_json(offsets: Mapping[PartitionName, Offset]) -> dict[str, dict[str, Any]]:
-    """Offsets as Spark keeps them in a checkpoint."""
-    return {str(name): {"next": mark.next, "digest": mark.digest} for name, mark in sorted(offsets.items())}
+    """Offsets as Spark writes them to a checkpoint."""
+    return {str(name): {"next": offset.next, "digest": offset.digest} for name, offset in sorted(offsets.items())}
 
 
 def offsets_from_json(kept: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """Offsets from a checkpoint."""
-    return {PartitionName.parse(name): Offset(int(mark["next"]), str(mark["digest"])) for name, mark in kept.items()}
+    return {
+        PartitionName.parse(name): Offset(int(offset["next"]), str(offset["digest"])) for name, offset in kept.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Consecutive numbers of one lane, and the place in its journal where reading begins."""
+    """Consecutive numbers of one partition, and the place in its journal where reading begins."""
 
     stripe: int
     site: int
     first: int
     end: int  # the number after the last one
-    digest: str  # of the last entry, where it is known: with it the stretch ends
-    segment: str  # the file to begin with
-    offset: int
+    digest: str  # of the last entry, where it is known
+    segment: str  # the first file to read
+    offset: int  # of a byte in it
     sequence: int  # of the entry there; at most `first`
     previous: bytes  # the digest of the entry before it
 
     @property
     def name(self) -> PartitionName:
-        """Its lane."""
+        """The partition that it belongs to."""
         return PartitionName(self.stripe, self.site)
 
     @property
     def rows(self) -> int:
-        """How many numbers it has."""
+        """The count of its numbers."""
         return self.end - self.first
 
     @property
@@ -101,7 +103,7 @@ class OffsetRange:
 
 
 class Partition:
-    """One journal as the driver follows it."""
+    """One journal, as the driver plans to read it."""
 
     def __init__(self, directory: Path, name: PartitionName) -> None:
         self.directory = directory
@@ -112,7 +114,7 @@ class Partition:
 
     @property
     def first(self) -> int:
-        """The first number of the journal; a site that joined later begins later."""
+        """The first number of the journal. A site that joined later begins with a later number."""
         return self._place(1).sequence
 
     def since(self, instant: Instant) -> int:
@@ -122,41 +124,43 @@ class Partition:
         return place.sequence
 
     def released_end(self) -> int:
-        """The number behind the last one that was released, found by hopping over what was added since last time."""
+        """The number after the last released one. Reads the heads of what was added since the last call."""
         if self._trail is None or self._trail.is_cut:
-            self._begin_to_follow()
+            self._open_trail()
         assert self._trail is not None
         while (step := self._trail.step()) is not None:
-            if isinstance(mark := step[1], Release):
-                self._released = mark.sequence + mark.count
+            if isinstance(release := step[1], Release):
+                self._released = release.sequence + release.count
         return self._released
 
-    def mark(self, sequence: int, *, above: int) -> Offset:
-        """The end of the last whole token before this number, or of the one that holds `above` if that is none."""
+    def token_offset(self, sequence: int, *, above: int) -> Offset:
+        """The end of the last whole token before this number, or of the token that holds `above` if there is none."""
         place = self._place(sequence)
         if place.sequence > above or sequence <= above:
-            begin = self._place(place.sequence)  # with the changes of formation before the token, which come with it
+            begin = self._place(place.sequence)  # with the changes of formation before the token, which belong to it
             return Offset(begin.sequence, begin.previous.hex())
         trail = Trail(place, self.name.owner)
         try:
             while trail.sequence <= above and trail.next_head() is not None:
                 pass
-            return self.mark(trail.sequence, above=0)
+            return self.token_offset(trail.sequence, above=0)
         finally:
             trail.close()
 
-    def check(self, mark: Offset) -> None:
-        """See that this lane still is what was read up to this mark."""
-        place = self._place(mark.next)
-        if place.sequence > mark.next:
-            raise Damaged(place.path, 0, mark.next, f"the journal begins only with sequence {place.sequence}")
-        stands = place.sequence == mark.next
-        if mark.digest and (place.previous.hex() != mark.digest if stands else self.ordered_end() > mark.next):
-            reason = "other entries stand before it than were read: the journal was cut and went on; read it anew"
-            raise Damaged(place.path, place.offset, mark.next, reason)
+    def check(self, offset: Offset) -> None:
+        """Raise `Damaged` unless the journal still has what was read up to this offset."""
+        place = self._place(offset.next)
+        if place.sequence > offset.next:
+            raise Damaged(place.path, 0, offset.next, f"the journal begins with sequence {place.sequence}")
+        is_there = place.sequence == offset.next
+        if offset.digest and (place.previous.hex() != offset.digest if is_there else self.ordered_end() > offset.next):
+            reason = "the entries before it are not those that were read: the journal was truncated; read it anew"
+            raise Damaged(place.path, place.offset, offset.next, reason)
 
-    def stretches(self, start: Offset, end: Offset, *, rows_max: int = STRETCH_ROWS_MAX) -> Iterator[OffsetRange]:
-        """The numbers from `start` on up to `end`, cut where segments begin and where there are too many."""
+    def offset_ranges(
+        self, start: Offset, end: Offset, *, rows_max: int = OFFSET_RANGE_ROWS_MAX
+    ) -> Iterator[OffsetRange]:
+        """The numbers from `start` to before `end`, cut where segments begin and after `rows_max` numbers."""
         self.check(start)
         cuts = [start.next]
         cuts += [first for first in self._segment_firsts() if start.next < first < end.next]
@@ -170,7 +174,7 @@ class Partition:
                 yield OffsetRange(*self.name, at, until, digest, str(path), offset, sequence, previous)
 
     def ends_before(self, instant: Instant) -> int:
-        """A number behind every token that was acknowledged before this instant; cheap, so it may be higher."""
+        """An upper bound of the numbers of tokens that were acknowledged before this instant, from segment headers."""
         for path in self._journal.paths():
             with Segment(path) as segment:
                 if segment.header.tip.latest_at >= instant + CLOCKS_APART_MAX:
@@ -178,12 +182,12 @@ class Partition:
         return self.released_end()
 
     def ordered_end(self) -> int:
-        """The number behind the last one that the site holds, released or not."""
+        """The number after the last one that the site holds, released or not."""
         self.released_end()
         assert self._trail is not None
         return self._trail.sequence
 
-    def _begin_to_follow(self) -> None:
+    def _open_trail(self) -> None:
         if self._trail is not None:
             self._trail.close()
         last = self._journal.paths()[-1]
@@ -193,9 +197,10 @@ class Partition:
         self._released = tip.released
 
     def _place(self, sequence: int) -> Place:
-        """The entry that holds this number, or the first change of formation before it, whichever segment it ends.
+        """The entry that holds this number, or the first change of formation directly before it.
 
-        A place must not depend on where segments begin: offsets name the entry before it by its digest.
+        That change may end the segment before. The place must not depend on where segments begin, because an offset
+        has the digest of the entry before it.
         """
         place = self._journal.place(sequence, None)
         assert place is not None
@@ -204,11 +209,11 @@ class Partition:
         return place
 
     def _change_before(self, place: Place) -> Place | None:
-        """The first of the changes of formation with which the segment before this place ends, if there are any."""
+        """The first of the changes of formation at the end of the segment before this place, if there are any."""
         before = self._journal.place(place.sequence - 1, None)
         assert before is not None
         digest = b""
-        with suppress(Damaged), closing(Trail(before, self.name.owner)) as trail:  # damage is for those who read it
+        with suppress(Damaged), closing(Trail(before, self.name.owner)) as trail:  # tasks that read it report damage
             while before.sequence < place.sequence and (step := trail.next_head()) is not None:
                 offset, head = step
                 if head.sequence >= place.sequence:
@@ -221,75 +226,81 @@ class Partition:
 
 
 class Partitions:
-    """All lanes that a job reads. Journals that begin later are found when somebody asks again."""
+    """All partitions that a job reads. Every call of `partitions` also finds journals that are new."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._lanes: dict[PartitionName, Partition] = {}
+        self._partitions: dict[PartitionName, Partition] = {}
         self._known: set[Path] = set()
         self._target: dict[PartitionName, int] | None = None
 
-    def lanes(self) -> dict[PartitionName, Partition]:
-        """All that are there now, in the order of their names."""
+    def partitions(self) -> dict[PartitionName, Partition]:
+        """All that exist now, in the order of their names."""
         for directory in directories(self._options.journals):
             if directory not in self._known:
                 self._look_into(directory)
-        return self._lanes
+        return self._partitions
 
     def start(self) -> Offsets:
-        """Where reading begins, of every lane that is there."""
-        return {name: self._begin(lane) for name, lane in self.lanes().items()}
+        """The offset at which reading begins, for every partition that exists."""
+        return {name: self._begin(partition) for name, partition in self.partitions().items()}
 
     def settle(self) -> None:
-        """Read no further than to what is there now (the trigger `availableNow`)."""
-        self._target = {name: self._end(lane) for name, lane in self.lanes().items()}
+        """Read no further than to the present end (the trigger `availableNow`)."""
+        self._target = {name: self._end(partition) for name, partition in self.partitions().items()}
 
     def latest(self, start: Offsets, rows_max: int | None = None) -> Offsets:
-        """How far every lane can be read, together at most about `rows_max` numbers beyond `start`."""
+        """How far every partition can be read: together about `rows_max` numbers after `start` at most."""
         reached = dict(start)
-        ready = {name: lane for name, lane in self.lanes().items() if self._target is None or name in self._target}
+        ready = {
+            name: partition
+            for name, partition in self.partitions().items()
+            if self._target is None or name in self._target
+        }
         left = rows_max
-        for place, (name, lane) in enumerate(ready.items()):
-            begin = start.get(name) or self._begin(lane)
-            end = self._end(lane) if self._target is None else self._target[name]
+        for place, (name, partition) in enumerate(ready.items()):
+            begin = start.get(name) or self._begin(partition)
+            end = self._end(partition) if self._target is None else self._target[name]
             share = None if left is None else max(left // (len(ready) - place), 1)
-            reached[name] = mark = self._advance(lane, begin, end, share)
+            reached[name] = offset = self._advance(partition, begin, end, share)
             if left is not None:
-                left = max(left - (mark.next - begin.next), 0)
+                left = max(left - (offset.next - begin.next), 0)
         return reached
 
     def tasks(self, start: Offsets, end: Offsets) -> list[list[OffsetRange]]:
-        """What lies between, small stretches together, so that there are no more tasks (and files) than work."""
-        found = self.lanes()
-        stretches = [
-            stretch
-            for name, mark in end.items()
-            for stretch in self._lane(found, name).stretches(start.get(name) or self._begin(found[name]), mark)
+        """The offset ranges between these, by task. Small ones share a task, so that there are few tasks and files."""
+        found = self.partitions()
+        offset_ranges = [
+            offset_range
+            for name, offset in end.items()
+            for offset_range in self._partition_of(found, name).offset_ranges(
+                start.get(name) or self._begin(found[name]), offset
+            )
         ]
-        return list(_bundled(stretches))
+        return list(_bundled(offset_ranges))
 
-    def _advance(self, lane: Partition, begin: Offset, end: int, rows_max: int | None) -> Offset:
+    def _advance(self, partition: Partition, begin: Offset, end: int, rows_max: int | None) -> Offset:
         if end <= begin.next:
-            lane.check(begin)
+            partition.check(begin)
             return begin
         if rows_max is not None and begin.next + rows_max < end:
-            return lane.mark(begin.next + rows_max, above=begin.next)
+            return partition.token_offset(begin.next + rows_max, above=begin.next)
         last = self._options.last
-        return Offset(end) if last is not None and end == last + 1 else lane.mark(end, above=end)
+        return Offset(end) if last is not None and end == last + 1 else partition.token_offset(end, above=end)
 
-    def _begin(self, lane: Partition) -> Offset:
-        if (kept := self._options.start.get(str(lane.name))) is not None:
+    def _begin(self, partition: Partition) -> Offset:
+        if (kept := self._options.start.get(str(partition.name))) is not None:
             return Offset(int(kept["next"]), str(kept["digest"]))
-        first = max(self._options.first, lane.first)
-        return Offset(first if self._options.since is None else max(first, lane.since(self._options.since)))
+        first = max(self._options.first, partition.first)
+        return Offset(first if self._options.since is None else max(first, partition.since(self._options.since)))
 
-    def _end(self, lane: Partition) -> int:
-        end = lane.ordered_end() if self._options.ordered else lane.released_end()
+    def _end(self, partition: Partition) -> int:
+        end = partition.ordered_end() if self._options.ordered else partition.released_end()
         if self._options.until is not None:
-            end = min(end, lane.ends_before(self._options.until))
+            end = min(end, partition.ends_before(self._options.until))
         return end if self._options.last is None else min(end, self._options.last + 1)
 
-    def _lane(self, found: Mapping[PartitionName, Partition], name: PartitionName) -> Partition:
+    def _partition_of(self, found: Mapping[PartitionName, Partition], name: PartitionName) -> Partition:
         if name not in found:
             raise UserError(
                 f"journals {', '.join(self._options.journals)} hold no stripe {name.stripe} of site {name.site}, which "
@@ -305,16 +316,16 @@ class Partitions:
         self._known.add(directory)
         if not self._options.wants(name.stripe, name.site):
             return
-        if name in self._lanes:
-            raise both_of(name.owner, self._lanes[name].directory, directory)
-        if len(self._lanes) == LANES_MAX:
-            raise UserError(f"journals name more than {LANES_MAX:,} directories; choose some by sites or stripes")
-        self._lanes[name] = Partition(directory, name)
-        self._lanes = dict(sorted(self._lanes.items()))
+        if name in self._partitions:
+            raise both_of(name.owner, self._partitions[name].directory, directory)
+        if len(self._partitions) == PARTITIONS_MAX:
+            raise UserError(f"journals name more than {PARTITIONS_MAX:,} directories; choose some by sites or stripes")
+        self._partitions[name] = Partition(directory, name)
+        self._partitions = dict(sorted(self._partitions.items()))
 
 
 def directories(journals: Sequence[str]) -> list[Path]:
-    """The directories that are named, patterns resolved. A pattern may fit nothing yet; a plain name must exist."""
+    """The directories that are named, with patterns resolved. A pattern may match nothing; a plain name must exist."""
     found: list[Path] = []
     for name in journals:
         literal = Path(name)  # a directory may be called like a pattern
@@ -327,21 +338,21 @@ def directories(journals: Sequence[str]) -> list[Path]:
 
 
 def both_of(owner: Owner, one: Path, other: Path) -> UserError:
-    """What to raise where two directories claim one lane."""
+    """The error for two directories that hold the same partition."""
     return UserError(
         f"journals {str(one)!r} and {str(other)!r} are both of stripe {owner.stripe} and site {owner.site}; "
         "name one of them"
     )
 
 
-def _bundled(stretches: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+def _bundled(offset_ranges: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
     bundle: list[OffsetRange] = []
     rows = 0
-    for stretch in stretches:
-        if bundle and (rows + stretch.rows > STRETCH_ROWS_MAX or len(bundle) == TASK_STRETCHES_MAX):
+    for offset_range in offset_ranges:
+        if bundle and (rows + offset_range.rows > OFFSET_RANGE_ROWS_MAX or len(bundle) == TASK_RANGES_MAX):
             yield bundle
             bundle, rows = [], 0
-        bundle.append(stretch)
-        rows += stretch.rows
+        bundle.append(offset_range)
+        rows += offset_range.rows
     if bundle:
         yield bundle

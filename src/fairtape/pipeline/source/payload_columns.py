@@ -1,6 +1,6 @@
-"""What payloads say, as columns: trades by whole arrays, notices and orders one by one, by the codecs that wrote them.
+"""Payloads as columns: trades decoded as arrays, notices and orders one by one with their codecs.
 
-A payload that is none of these is nobody's mistake: a ring carries whatever its sources send.
+Other payloads are skipped: a ring carries whatever its sources send.
 """
 
 from collections.abc import Iterator
@@ -107,12 +107,12 @@ def _request(kind: str, request: NewOrder | Cancel | Replace, client_id: str) ->
 
 
 def _signed(number: int) -> int:
-    """64 bits as Spark has them: below zero stands for 2^63 and more."""
+    """64 bits as a BIGINT: negative values stand for 2^63 and more."""
     return number - (1 << 64) if number >> 63 else number
 
 
 def _joined(payloads: Arrow) -> Values:
-    """The bytes of payloads of one size, back to back, without a copy."""
+    """The bytes of payloads of one size, concatenated, without a copy."""
     _, offsets, octets = payloads.buffers()
     if octets is None:
         return np.empty(0, np.uint8)
@@ -121,7 +121,7 @@ def _joined(payloads: Arrow) -> Values:
 
 
 def valid_trades(octets: Values) -> tuple[Values, Trades]:
-    """Which of these records are trades, and those trades. Usually all are."""
+    """Which of these records are trades, and the trades. Usually all of them are."""
     candidates = octets.view(TRADE_DTYPE)
     found = (candidates["kind"] == TRADE_KIND) & (candidates["version"] == TRADE_VERSION)
     chosen = octets if found.all() else candidates[found].view(np.uint8)
@@ -141,7 +141,7 @@ def _is_trade(payload: bytes) -> bool:
 
 
 def trade_columns(trades: Trades) -> dict[str, Arrow]:
-    """What trades say."""
+    """The columns of trades."""
     return {
         "venue": names_of(trades["venue"]),
         "symbol": names_of(trades["symbol"]),
@@ -154,13 +154,13 @@ def trade_columns(trades: Trades) -> dict[str, Arrow]:
 
 
 def fixed_names(padded: Values) -> Arrow:
-    """Padded names as Arrow's binary of one size, which it hashes fast."""
+    """Padded names as Arrow's fixed-size binary, which is hashed fast."""
     width = padded.dtype.itemsize
     return pa.Array.from_buffers(pa.binary(width), len(padded), [None, pa.py_buffer(np.ascontiguousarray(padded))])
 
 
 def names_of(padded: Values) -> Arrow:
-    """Names as text: each is made once, since a batch has few of them, many times over."""
+    """Names as text. Each distinct name is decoded once: a batch has few of them, repeated often."""
     coded = fixed_names(padded).dictionary_encode()
     texts = [name.rstrip(b"\0").decode("ascii") for name in coded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(coded.indices)

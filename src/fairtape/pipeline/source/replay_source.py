@@ -1,4 +1,15 @@
-"""The readers of the data source over a replay port: planning asks the server for ends, tasks read ranges."""
+"""A replay port as a data source: its options, its offsets, its rows, and the readers that Spark calls.
+
+A replay port serves sessions of edge stripes. It names neither the stripes nor the day; both are in the stripe plan,
+which customers have. Plans that take over later are looked for beside the one that is named.
+
+An offset is, for each session, the next message to be read. A session ends with a mark that names the plan and the
+Breaks of the session that takes over (`fairtape.edge.protocol.session_marks`), so a reader at the end of one knows
+where to continue without a gap. Sessions that are over stay in the offsets, to show that their successors are known.
+
+A replay port has no release marks: there is no site, no token, and no time but the trade's own. Those columns are
+there and null, so that queries over journals and over replays read alike.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,18 +38,12 @@ from fairtape.pipeline.source.payload_columns import trade_columns
 from fairtape.pipeline.source.replay_client import ReplayClient
 from fairtape.wire.frames import NUMBER_MAX
 
-# The options of a replay: whose port, which plan, and what of it.
-#
-# A replay port carries sessions of edge stripes, and says neither which stripes there are nor which day it is: both
-# stand in the stripe plan, which customers have anyway. Plans that take over later are looked for beside the one that
-# is named.
-
 ReplayRows = Literal["messages", "trades"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySourceOptions:
-    """What to read of a replay port. All messages of all stripes of the plan where nothing else is said."""
+    """What to read of a replay port. By default all messages of all stripes of the plan."""
 
     replay: ReplayClient
     plan: Path
@@ -46,18 +51,18 @@ class ReplaySourceOptions:
     stripes: tuple[int, ...] | None = None  # of the edge
     symbols: tuple[str, ...] | None = None  # only trades of these
     max_rows: int = BATCH_ROWS_MAX  # of one micro-batch
-    tag: str | None = None  # the deployment in the names of sessions; None: the server is asked
+    tag: str | None = None  # the deployment in the names of sessions; None: asked of the server
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> "ReplaySourceOptions":
-        """The options that a user of Spark wrote."""
+        """The options that a user gave to Spark."""
         given = {name.lower(): text for name, text in texts.items()}
         if unknown := sorted(set(given) - set(_READERS) - set(_LOGIN)):
             known = ", ".join((*_READERS, *_LOGIN))
             raise UserError(f"option {unknown[0]!r} is unknown for a replay; it has {known}")
         if "plan" not in given:
             raise UserError(
-                "plan is missing; name the file of the stripe plan, which says the stripes and the day: "
+                "plan is missing; name the file of the stripe plan, which has the stripes and the day: "
                 ".option('plan', 'plans/00001.toml')"
             )
         login = {name: given[name] for name in _LOGIN if name in given}
@@ -68,7 +73,7 @@ class ReplaySourceOptions:
         return options
 
     def check(self) -> None:
-        """Refuse what no server can be asked."""
+        """Refuse options that cannot be sent, and stripes that the plan does not have."""
         try:
             soup.LoginRequest(self.replay.user, self.replay.password)
         except soup.BadSoup as refusal:
@@ -79,7 +84,7 @@ class ReplaySourceOptions:
                 raise UserError(f"stripes names {number}; plan {plan.version} has {', '.join(map(str, plan.stripes))}")
 
     def plan_of(self, version: int) -> StripePlan | None:
-        """The plan of this version: the one that is named, or one beside it."""
+        """The plan of this version: the one that is named, or a file beside it."""
         return plan_beside(self.plan, version)
 
     def stripes_of(self, plan: StripePlan) -> list[int]:
@@ -118,18 +123,11 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
 }
 
 
-# Which sessions a replay reads, and how far: the offsets of a replay, as `lanes` has those of journals.
-#
-# An offset is, for each session, the number of its message that is due. A session ends with a mark that names the plan
-# and the Breaks of the one that takes over (`fairtape.edge.protocol.session_marks`), so whoever has read one to its end
-# knows where to go on, and that nothing lies between. Sessions that are over stay in the offsets: they say that what
-# followed them is known.
-
-RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends so many in a second or two
+RANGE_ROWS_MAX: Final = 1 << 18  # of one task; a server sends them in a second or two
 
 
 class Reached(NamedTuple):
-    """How far a session was read: the number due next, and whether the session was over before it."""
+    """How far a session was read: the next number, and whether the session is over before it."""
 
     next: int = 1
     over: bool = False
@@ -147,7 +145,7 @@ Offsets = dict[str, Reached]
 
 
 def offsets_to_json(offsets: Mapping[str, Reached]) -> dict[str, dict[str, Any]]:
-    """Offsets as Spark keeps them in a checkpoint."""
+    """Offsets as Spark writes them to a checkpoint."""
     return {name: reached._asdict() for name, reached in sorted(offsets.items())}
 
 
@@ -166,18 +164,18 @@ class Sessions:
         self._target: Offsets | None = None
 
     def start(self) -> Offsets:
-        """The first message of every session of the plan."""
+        """The beginning of every session of the plan."""
         plan = read_plan(self._options.plan)
         stripes = self._options.stripes_of(plan)
         tag = self._options.tag or self._tag(stripes[0])
         return {str(Session(tag, plan.version, 0, stripe)): Reached() for stripe in stripes}
 
     def settle(self) -> None:
-        """Read no further than to what is there when somebody asks first (the trigger `availableNow`)."""
+        """Read no further than to the end at the next call of `latest` (the trigger `availableNow`)."""
         self._settles, self._target = True, None
 
     def latest(self, start: Offsets, rows_max: int | None = None) -> Offsets:
-        """How far all sessions can be read, together at most `rows_max` messages beyond `start`."""
+        """How far all sessions can be read: together at most `rows_max` messages after `start`."""
         if self._settles and self._target is None:
             self._target = self.everything(start)
         ends = self._ends(start) if self._target is None else self._target
@@ -192,20 +190,20 @@ class Sessions:
         return reached
 
     def everything(self, start: Offsets) -> Offsets:
-        """The end of all that is there now, through all sessions that followed one another."""
+        """The present end, through all sessions that followed one another."""
         ends = self._ends(start)
         while (further := self._ends(ends)).keys() != ends.keys():
             ends = further
         return further
 
     def ranges(self, start: Offsets, end: Offsets) -> Iterator[SessionRange]:
-        """What lies between, in pieces that can be read in parallel."""
+        """The ranges between two offsets, in pieces that can be read in parallel."""
         for name, reached in end.items():
             for first in range(start.get(name, Reached()).next, reached.next, RANGE_ROWS_MAX):
                 yield SessionRange(name, first, min(first + RANGE_ROWS_MAX, reached.next) - 1)
 
     def _ends(self, start: Offsets) -> Offsets:
-        """The end of each session that is known, and the beginning of those that take over."""
+        """The end of each known session, and the beginning of those that take over."""
         ends = dict(start)
         for name, begin in start.items():
             if begin.over:
@@ -213,11 +211,11 @@ class Sessions:
             following = self._replay.following(name)
             if following is None:
                 raise UserError(
-                    f"replay {self._replay} knows no session {name}; it reads its journal still, or serves another "
-                    "deployment than that of the plan. Try again, or name tag and plan of this one"
+                    f"replay {self._replay} knows no session {name}; it is still reading its journal, or serves "
+                    "another deployment than that of the plan. Try again, or give the tag and the plan of this server"
                 )
             if following <= begin.next:
-                continue  # nothing new; a server that was started again may be some way behind
+                continue  # nothing new; a server that restarted may be behind
             mark = self._last(name, following - 1)
             ends[name] = Reached(following, over=mark is not None)
             if mark is not None and mark.version:
@@ -225,54 +223,46 @@ class Sessions:
         return ends
 
     def _last(self, session: str, number: int) -> Over | None:
-        """The mark with which a session is over, if its last message is one."""
+        """The mark that ends a session, if its last message is one."""
         ((message,),) = self._replay.messages(session, number, number)
         mark = decode_mark(message) if message[:1] == MARK else None
         return mark if isinstance(mark, Over) else None
 
     def _take_over(self, ends: Offsets, session: str, over: Over) -> None:
-        """Every stripe of the plan that takes over begins, also those that the last one did not have."""
+        """Begin every stripe of the plan that takes over, also those that the last plan did not have."""
         ended = Session.parse(session)
         plan = self._options.plan_of(over.version)
         assert ended is not None
         if plan is None:
             raise UserError(
-                f"session {session} is over and plan {over.version} takes over, which is not beside "
-                f"{str(self._options.plan)!r}; put its file there"
+                f"session {session} is over and plan {over.version} takes over, but its file is not beside "
+                f"{str(self._options.plan)!r}; put it there"
             )
         for stripe in self._options.stripes_of(plan):
             ends.setdefault(str(Session(ended.deployment, over.version, over.breaks, stripe)), Reached())
         if len(ends) > SESSIONS_MAX:
-            raise UserError(f"plan begins more than {SESSIONS_MAX:,} sessions ago; name one that is in force now")
+            raise UserError(f"plan began more than {SESSIONS_MAX:,} sessions ago; name the one that is in force")
 
     def _tag(self, stripe: int) -> str:
         session = Session.parse(self._replay.present(in_base_36(stripe, 3)) or "")
         if session is None:
             raise UserError(
-                f"replay {self._replay} knows no stripe {stripe}; is the plan that of its deployment? If so, name the "
+                f"replay {self._replay} knows no stripe {stripe}; is the plan that of its deployment? If so, give the "
                 "deployment's tag: .option('tag', 'FT')"
             )
         return session.deployment
 
 
-# What a replay gives: messages of sessions as Arrow batches, read by the edge's own readers.
-#
-# A replay port carries what was released, as customers hear it: trades, the ends of trades, marks, and payloads that
-# are none of these. It carries no release marks. So there is no site, no token and no time but the trade's own; those
-# columns are there and empty, so that queries over journals and over replays read alike.
-
 TRADE: Final = "trade"
-CORRECTION: Final = "correction"  # the trade that stands in the place of the one that was broken just before
-BROKEN: Final = "broken"  # a trade is void; its own number is not told
-OPAQUE_KIND: Final = (
-    "opaque"  # a payload, or a part of it, behind the head that `fairtape.edge.protocol.session_marks` describes
-)
+CORRECTION: Final = "correction"  # the trade that replaces the one that was broken by the message before
+BROKEN: Final = "broken"  # a trade is void; the message has no number of its own in the order
+OPAQUE_KIND: Final = "opaque"  # a payload, or a part of it, behind the head of `fairtape.edge.protocol.session_marks`
 MARK_KIND: Final = "mark"
-DIRECTORY: Final = "directory"  # what a session begins and ends with
+DIRECTORY: Final = "directory"  # the first and last messages of a session
 
 
-class _Told(NamedTuple):
-    """One message, and what it says."""
+class _Message(NamedTuple):
+    """One decoded message."""
 
     number: int
     kind: str
@@ -283,25 +273,25 @@ class _Told(NamedTuple):
 
 
 def replayed(wanted: SessionRange, options: ReplaySourceOptions) -> Iterator[Arrow]:
-    """The chosen rows of a range as record batches of the schema that `options.rows` names."""
-    interpreter = _Interpreter(wanted.session, options)
-    number = max(wanted.first - 1, 1)  # the message before says whether the first one corrects a trade
+    """The chosen rows of a range, as record batches of the schema that `options.rows` names."""
+    decoder = _Decoder(wanted.session, options)
+    number = max(wanted.first - 1, 1)  # the message before shows whether the first one corrects a trade
     for messages in options.replay.messages(wanted.session, number, wanted.last):
-        told = [interpreter.told(each, message) for each, message in enumerate(messages, number)]
+        decoded = [decoder.decode(each, message) for each, message in enumerate(messages, number)]
         number += len(messages)
-        chosen = [each for each in told if each.number >= wanted.first and _is_chosen(each, options)]
+        chosen = [each for each in decoded if each.number >= wanted.first and _is_chosen(each, options)]
         if chosen:
             yield _batch(chosen, wanted.session, options)
 
 
-def _is_chosen(told: _Told, options: ReplaySourceOptions) -> bool:
-    if options.symbols is not None and (told.trade is None or told.trade.symbol not in options.symbols):
+def _is_chosen(message: _Message, options: ReplaySourceOptions) -> bool:
+    if options.symbols is not None and (message.trade is None or message.trade.symbol not in options.symbols):
         return False
-    return options.rows == "messages" or told.kind == TRADE
+    return options.rows == "messages" or message.kind == TRADE
 
 
-class _Interpreter:
-    """Reads the messages of one session, one after the other."""
+class _Decoder:
+    """Decodes the messages of one session in order."""
 
     def __init__(self, session: str, options: ReplaySourceOptions) -> None:
         self._session = session
@@ -309,50 +299,49 @@ class _Interpreter:
         self._reader = SessionReaders(options.plan_of).of(session)
         self._corrects = False
 
-    def told(self, number: int, message: bytes) -> _Told:
-        """What a message says, or a sentence that names it."""
+    def decode(self, number: int, message: bytes) -> _Message:
         try:
-            return self._told(number, message)
+            return self._decode(number, message)
         except (BadItch, BadMark) as error:
             raise UserError(
                 f"replay {self._options.replay} gives message {number} of session {self._session}, which cannot be "
                 f"read ({error}); is the plan the right one?"
             ) from None
 
-    def _told(self, number: int, message: bytes) -> _Told:
+    def _decode(self, number: int, message: bytes) -> _Message:
         if message[:1] == MARK:
-            return _Told(number, MARK_KIND, message, decode_mark(message).sequence)
+            return _Message(number, MARK_KIND, message, decode_mark(message).sequence)
         if message[:1] == OPAQUE:
             opaque = decode_opaque(message)
-            return _Told(number, OPAQUE_KIND, message, opaque.sequence, opaque.source)
+            return _Message(number, OPAQUE_KIND, message, opaque.sequence, opaque.source)
         corrects, self._corrects = self._corrects, False
         match self._reader.read(message):
             case PrintedTrade(sequence, trade):
-                return _Told(number, CORRECTION if corrects else TRADE, message, sequence, None, trade)
+                return _Message(number, CORRECTION if corrects else TRADE, message, sequence, None, trade)
             case CanceledPrint(corrected=corrected):
                 self._corrects = corrected
-                return _Told(number, BROKEN, message)
+                return _Message(number, BROKEN, message)
             case _:
-                return _Told(number, DIRECTORY, message)
+                return _Message(number, DIRECTORY, message)
 
 
-def _batch(told: Sequence[_Told], session: str, options: ReplaySourceOptions) -> Arrow:
+def _batch(messages: Sequence[_Message], session: str, options: ReplaySourceOptions) -> Arrow:
     schema = REPLAYED[options.rows]
     name = Session.parse(session)
     assert name is not None
     columns: dict[str, Any] = {
-        "stripe": pa.array([name.stripe] * len(told), pa.int32()),
-        "session": pa.array([session] * len(told)),
-        "stripe_number": pa.array([each.number for each in told]),
-        "sequence": pa.array([each.sequence for each in told], pa.int64()),
-        "kind": pa.array([each.kind for each in told]),
-        "source": pa.array([each.source for each in told], pa.int64()),
-        "payload": pa.array([each.message for each in told], pa.binary()),
+        "stripe": pa.array([name.stripe] * len(messages), pa.int32()),
+        "session": pa.array([session] * len(messages)),
+        "stripe_number": pa.array([each.number for each in messages]),
+        "sequence": pa.array([each.sequence for each in messages], pa.int64()),
+        "kind": pa.array([each.kind for each in messages]),
+        "source": pa.array([each.source for each in messages], pa.int64()),
+        "payload": pa.array([each.message for each in messages], pa.binary()),
     }
     if options.rows == "trades":
-        columns |= trade_columns(records(b"".join(encode(each.trade) for each in told if each.trade is not None)))
+        columns |= trade_columns(records(b"".join(encode(each.trade) for each in messages if each.trade is not None)))
     return pa.RecordBatch.from_arrays(
-        [columns.get(field.name, pa.nulls(len(told), field.type)) for field in schema], schema=schema
+        [columns.get(field.name, pa.nulls(len(messages), field.type)) for field in schema], schema=schema
     )
 
 
@@ -364,7 +353,7 @@ class ReplayTask(InputPartition):
 
 
 class ReplayReader(DataSourceReader):
-    """Everything that was released when it is planned, through all sessions since the plan began."""
+    """Everything that was released at the time of planning, in all sessions since the plan began."""
 
     def __init__(self, options: ReplaySourceOptions) -> None:
         self._options = options
@@ -381,14 +370,14 @@ class ReplayReader(DataSourceReader):
 
 
 class ReplayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is released, as it comes."""
+    """Messages as they are released."""
 
     def __init__(self, options: ReplaySourceOptions) -> None:
         self._options = options
         self._sessions = Sessions(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where reading begins when no checkpoint says so."""
+        """Where reading begins without a checkpoint."""
         return offsets_to_json(self._sessions.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -396,12 +385,12 @@ class ReplayStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """How far the next micro-batch goes."""
+        """The end of the next micro-batch."""
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return offsets_to_json(self._sessions.latest(_offsets(start), rows_max))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read to what is there now, and then end."""
+        """Read to the present end and stop."""
         self._sessions.settle()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -418,5 +407,5 @@ def _offsets(kept: dict[str, Any] | str) -> Offsets:
 
 
 def _read(partition: InputPartition | None, options: ReplaySourceOptions) -> Iterator[Arrow]:
-    if isinstance(partition, ReplayTask):  # Spark makes one task of none
+    if isinstance(partition, ReplayTask):  # without partitions Spark runs one task with None
         yield from replayed(partition.wanted, options)

@@ -1,4 +1,4 @@
-"""What the data source gives: bunches of a journal as Arrow batches of the schemas in `fairtape.pipeline.schemas`."""
+"""Rows of the data source: entries of a journal as Arrow batches of the schemas in `fairtape.pipeline.schemas`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.instants import NEVER
 from fairtape.market.trades import TRADE_SIZE, Trades
-from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, STRETCHES, TRADES
+from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, OFFSET_RANGES, TRADES
 from fairtape.pipeline.schemas import Arrow as Arrow
 from fairtape.pipeline.source.journal_scan import EntryBatch, Values, scan
 from fairtape.pipeline.source.options import Options
@@ -21,109 +21,111 @@ from fairtape.tape.batches import symbol_set
 _NO_RELEASE: Final = Release(0, 0, 0, 0, 0, late=False, clock_bound=0)
 
 
-def batches(stretch: OffsetRange, options: Options) -> Iterator[Arrow]:
-    """The chosen rows of a stretch as record batches of the schema that `options.rows` names."""
-    for found in scan(stretch, ordered=options.ordered):
+def batches(offset_range: OffsetRange, options: Options) -> Iterator[Arrow]:
+    """The chosen rows of an offset range, as record batches of the schema that `options.rows` names."""
+    for found in scan(offset_range, ordered=options.ordered):
         if not isinstance(found, FormationChange):
-            batch = _opened(found, stretch, options)
+            batch = _opened(found, offset_range, options)
             if batch.num_rows:
                 yield batch
-        elif options.rows == "messages" and options.symbols is None and _is_chosen(found, stretch, options):
-            yield _change(found, stretch)
+        elif options.rows == "messages" and options.symbols is None and _is_chosen(found, offset_range, options):
+            yield _change(found, offset_range)
 
 
-def stretches_batch(task: int, stretches: Sequence[OffsetRange]) -> Arrow:
-    """The stretches themselves, as one batch of STRETCHES."""
-    rows = [{"task": task, **{name: getattr(each, name) for name in STRETCHES.names[1:]}} for each in stretches]
-    return pa.RecordBatch.from_pylist(rows, schema=STRETCHES)
+def offset_ranges_batch(task: int, offset_ranges: Sequence[OffsetRange]) -> Arrow:
+    """The offset ranges of a task as one batch of OFFSET_RANGES."""
+    rows = [{"task": task, **{name: getattr(each, name) for name in OFFSET_RANGES.names[1:]}} for each in offset_ranges]
+    return pa.RecordBatch.from_pylist(rows, schema=OFFSET_RANGES)
 
 
-def stretch_of(row: dict[str, Any]) -> OffsetRange:
-    """The stretch of a row of STRETCHES."""
-    return OffsetRange(**{name: row[name] for name in STRETCHES.names[1:]})
+def offset_range_of(row: dict[str, Any]) -> OffsetRange:
+    """The offset range of a row of OFFSET_RANGES."""
+    return OffsetRange(**{name: row[name] for name in OFFSET_RANGES.names[1:]})
 
 
-def _opened(bunch: EntryBatch, stretch: OffsetRange, options: Options) -> Arrow:
-    chosen = _chosen(bunch, stretch, options)
+def _opened(entry_batch: EntryBatch, offset_range: OffsetRange, options: Options) -> Arrow:
+    chosen = _chosen(entry_batch, offset_range, options)
     if options.rows == "messages":
-        columns = _places(bunch, stretch) | _contents(bunch)
+        columns = _places(entry_batch, offset_range) | _contents(entry_batch)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in MESSAGES.names], schema=MESSAGES)
         if options.symbols is not None:
-            chosen, _ = _trades(bunch, chosen, options.symbols)
+            chosen, _ = _trades(entry_batch, chosen, options.symbols)
         return batch if chosen.all() else batch.filter(pa.array(chosen))
-    chosen, trades = _trades(bunch, chosen, options.symbols)
-    places = pa.RecordBatch.from_pydict(_places(bunch, stretch))
+    chosen, trades = _trades(entry_batch, chosen, options.symbols)
+    places = pa.RecordBatch.from_pydict(_places(entry_batch, offset_range))
     places = places if chosen.all() else places.filter(pa.array(chosen))
     columns = dict(zip(places.schema.names, places.columns, strict=True)) | trade_columns(trades)
     return pa.RecordBatch.from_arrays([columns[name] for name in TRADES.names], schema=TRADES)
 
 
-def _chosen(bunch: EntryBatch, stretch: OffsetRange, options: Options) -> Values:
-    """Which rows are within the ranges. A token may begin before a stretch and end behind it."""
-    chosen = (bunch.sequence >= stretch.first) & (bunch.sequence < stretch.end)
+def _chosen(entry_batch: EntryBatch, offset_range: OffsetRange, options: Options) -> Values:
+    """Which rows are within the ranges. A token may begin before an offset range and end after it."""
+    chosen = (entry_batch.sequence >= offset_range.first) & (entry_batch.sequence < offset_range.end)
     if options.since is not None or options.until is not None:
-        at = np.repeat([found.head.instant for found in bunch.entries], bunch.rows)
+        at = np.repeat([found.head.instant for found in entry_batch.entries], entry_batch.rows)
         chosen &= (at >= (options.since or 0)) & (at < (NEVER if options.until is None else options.until))
     return chosen
 
 
-def _is_chosen(change: FormationChange, stretch: OffsetRange, options: Options) -> bool:
-    """A change belongs to the number that follows it, so it is seen together with that."""
+def _is_chosen(change: FormationChange, offset_range: OffsetRange, options: Options) -> bool:
+    """A change belongs to the number that follows it, and is read together with it."""
     until = NEVER if options.until is None else options.until
-    return stretch.first <= change.sequence < stretch.end and (options.since or 0) <= change.installed_at < until
+    return (
+        offset_range.first <= change.sequence < offset_range.end and (options.since or 0) <= change.installed_at < until
+    )
 
 
-def _places(bunch: EntryBatch, stretch: OffsetRange) -> dict[str, Arrow]:
-    """The columns that say where messages stand, and when they were where."""
-    heads = [found.head for found in bunch.entries]
-    total = len(bunch.sequence)
+def _places(entry_batch: EntryBatch, offset_range: OffsetRange) -> dict[str, Arrow]:
+    """The columns with the place of messages in the order and with their times."""
+    heads = [found.head for found in entry_batch.entries]
+    total = len(entry_batch.sequence)
     columns = {
-        "stripe": pa.array(np.full(total, stretch.stripe, np.int32)),
-        "site": pa.array(np.full(total, stretch.site)),
-        "formation": _spread([head.formation for head in heads], bunch),
-        "token": _spread([head.token for head in heads], bunch),
-        "sequence": pa.array(bunch.sequence),
-        "source": pa.array(bunch.source),
-        "incarnation": pa.array(bunch.incarnation),
-        "source_number": pa.array(bunch.source_number),
-        "acknowledged_at_ns": _spread([head.instant for head in heads], bunch),
+        "stripe": pa.array(np.full(total, offset_range.stripe, np.int32)),
+        "site": pa.array(np.full(total, offset_range.site)),
+        "formation": _spread([head.formation for head in heads], entry_batch),
+        "token": _spread([head.token for head in heads], entry_batch),
+        "sequence": pa.array(entry_batch.sequence),
+        "source": pa.array(entry_batch.source),
+        "incarnation": pa.array(entry_batch.incarnation),
+        "source_number": pa.array(entry_batch.source_number),
+        "acknowledged_at_ns": _spread([head.instant for head in heads], entry_batch),
     }
-    marks = [found.release or _NO_RELEASE for found in bunch.entries]
-    unreleased = _spread_values([found.release is None for found in bunch.entries], bunch)
+    marks = [found.release or _NO_RELEASE for found in entry_batch.entries]
+    unreleased = _spread_values([found.release is None for found in entry_batch.entries], entry_batch)
     mask = unreleased if unreleased.any() else None
-    columns["commit_at_ns"] = _spread([mark.commit_at for mark in marks], bunch, mask)
-    columns["released_at_ns"] = _spread([mark.released_at for mark in marks], bunch, mask)
-    columns["late"] = _spread([mark.late for mark in marks], bunch, mask)
-    columns["clock_bound_ns"] = _spread([mark.clock_bound for mark in marks], bunch, mask)
+    columns["commit_at_ns"] = _spread([mark.commit_at for mark in marks], entry_batch, mask)
+    columns["released_at_ns"] = _spread([mark.released_at for mark in marks], entry_batch, mask)
+    columns["late"] = _spread([mark.late for mark in marks], entry_batch, mask)
+    columns["clock_bound_ns"] = _spread([mark.clock_bound for mark in marks], entry_batch, mask)
     return columns
 
 
-def _spread_values(values: Sequence[int | bool], bunch: EntryBatch) -> Values:
-    return np.repeat(np.array(values), bunch.rows)
+def _spread_values(values: Sequence[int | bool], entry_batch: EntryBatch) -> Values:
+    return np.repeat(np.array(values), entry_batch.rows)
 
 
-def _spread(values: Sequence[int | bool], bunch: EntryBatch, mask: Values | None = None) -> Arrow:
-    """What entries say, for each of their messages."""
-    return pa.array(_spread_values(values, bunch), mask=mask)
+def _spread(values: Sequence[int | bool], entry_batch: EntryBatch, mask: Values | None = None) -> Arrow:
+    """A value of each entry, repeated for each of its messages."""
+    return pa.array(_spread_values(values, entry_batch), mask=mask)
 
 
-def _contents(bunch: EntryBatch) -> dict[str, Arrow]:
-    """What kind of message it is, and its bytes, which are not copied."""
-    offsets = np.zeros(len(bunch.sizes) + 1, np.int32)
-    np.cumsum(bunch.sizes, out=offsets[1:])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bunch.payloads)]
-    payload = pa.Array.from_buffers(pa.binary(), len(bunch.sizes), buffers)
-    kinds = np.zeros(len(bunch.sizes), np.int8)
-    if len(bunch.parts):
-        kinds[bunch.parts] = 1
+def _contents(entry_batch: EntryBatch) -> dict[str, Arrow]:
+    """The kind of each message and its bytes, which are not copied."""
+    offsets = np.zeros(len(entry_batch.sizes) + 1, np.int32)
+    np.cumsum(entry_batch.sizes, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(entry_batch.payloads)]
+    payload = pa.Array.from_buffers(pa.binary(), len(entry_batch.sizes), buffers)
+    kinds = np.zeros(len(entry_batch.sizes), np.int8)
+    if len(entry_batch.parts):
+        kinds[entry_batch.parts] = 1
         payload = pc.if_else(pa.array(kinds == 0), payload, pa.scalar(None, pa.binary()))
     return {"kind": pa.array([MESSAGE, FRAGMENT]).take(pa.array(kinds)), "payload": payload}
 
 
-def _trades(bunch: EntryBatch, chosen: Values, symbols: Sequence[str] | None) -> tuple[Values, Trades]:
+def _trades(entry_batch: EntryBatch, chosen: Values, symbols: Sequence[str] | None) -> tuple[Values, Trades]:
     """Which of the chosen rows are trades of these symbols, and those trades."""
-    sized = bunch.sizes == TRADE_SIZE
-    octets = bunch.payloads if sized.all() else bunch.payloads[np.repeat(sized, bunch.sizes)]
+    sized = entry_batch.sizes == TRADE_SIZE
+    octets = entry_batch.payloads if sized.all() else entry_batch.payloads[np.repeat(sized, entry_batch.sizes)]
     found, trades = valid_trades(octets)
     rows = sized
     if not found.all():
@@ -139,11 +141,11 @@ def _trades(bunch: EntryBatch, chosen: Values, symbols: Sequence[str] | None) ->
     return rows, trades[wanted]
 
 
-def _change(change: FormationChange, stretch: OffsetRange) -> Arrow:
+def _change(change: FormationChange, offset_range: OffsetRange) -> Arrow:
     """A change of formation as a batch of one row of MESSAGES."""
     row = {
-        "stripe": stretch.stripe,
-        "site": stretch.site,
+        "stripe": offset_range.stripe,
+        "site": offset_range.site,
         "formation": change.formation,
         "token": change.token,
         "sequence": change.sequence,

@@ -1,11 +1,11 @@
-"""Delta tables of sequenced rows: files first, then one commit that names them and moves the marks.
+"""Delta tables of sequenced rows: files first, then one commit that adds them and moves the offsets.
 
-A table holds, beside its rows, how far each lane has been taken in: the number due next is the Delta transaction
-version of `fairtape/<stripe>/<site>`, and every commit repeats all marks, with the digest of the entry before each. So
-the newest commit says where the table stands, however long its history is. A commit that adds rows moves the marks, or
-there is no commit; so the table alone says what is in it, and neither a batch that is played
-again nor a lost checkpoint can double or lose a row. Files that no commit names are no part of a table: whoever dies
-between file and commit leaves some, nobody reads them, and `sweep` takes them away. Nothing else deletes a file.
+A table has, beside its rows, the offset of each partition: the next number is the Delta transaction version of
+`fairtape/<stripe>/<site>`, and every commit repeats all offsets in its metadata, with the digest of the entry before
+each. So the newest commit has the offsets, however long the history is. Rows and offsets change in the same commit, so
+neither a repeated batch nor a lost checkpoint can duplicate or lose a row. A writer that dies between file and commit
+leaves a file that no commit names: it is not part of the table, is never read, and `sweep` deletes it. Nothing else
+deletes a file.
 """
 
 import json
@@ -30,16 +30,16 @@ from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName, offsets_from_json, offsets_to_json
 
 APP: Final = "fairtape"
-MARKS: Final = "fairtape.marks"  # in a commit's metadata
+OFFSETS_KEY: Final = "fairtape.marks"  # in a commit's metadata
 COMMIT_TRIES_MAX: Final = 20
-HISTORIES: Final = (1, 100, 100_000)  # commits to look through for the marks: not all have some
+HISTORIES: Final = (1, 100, 100_000)  # commits to search for offsets: compaction commits have none
 ROW_GROUP_ROWS: Final = 512 << 10
 COMPRESSION_LEVEL: Final = 1
 COMPACT_BYTES: Final = 256 << 20
-SWEEP_HOURS: Final = 168  # a week: long readers still find the files of the snapshot that they began with
+SWEEP_HOURS: Final = 168  # a week: long readers still find the files of their snapshot
 
 _REPEATED: Final = {"kind", "event", "venue", "symbol", "late", "stripe", "site", "source", "incarnation"}
-"""Columns of few values, many times over: for these a dictionary is short."""
+"""Columns of few distinct values, for which a dictionary is short."""
 
 
 _UNUSABLE: Final = re.compile(r"[#?%*\[\]{}\\^|\x00-\x1f]")
@@ -47,7 +47,7 @@ _UNUSABLE: Final = re.compile(r"[#?%*\[\]{}\\^|\x00-\x1f]")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that is in the table's folder, and not yet in the table."""
+    """A file in the table's folder that is not yet in the table."""
 
     path: str  # from the folder
     size: int
@@ -56,8 +56,8 @@ class Written:
     stats: str
 
     @classmethod
-    def told(cls, row: Any) -> "Written":
-        """From what an executor tells."""
+    def of(cls, row: Any) -> "Written":
+        """From the row that an executor returned."""
         return cls(*(row[name] for name in WRITTEN.names))
 
 
@@ -70,60 +70,60 @@ WRITTEN: Final = pa.schema(
         pa.field("stats", pa.string()),
     ]
 )
-"""What an executor tells of a file: the fields of `Written`."""
+"""The row that an executor returns for a file: the fields of `Written`."""
 WRITTEN_DDL: Final = "path STRING, size LONG, rows LONG, modified_at_ms LONG, stats STRING"
 
 
 class DeltaFolder:
-    """One table, in one folder. Made by whoever writes first."""
+    """One table in one folder, created by the first write."""
 
     def __init__(self, folder: Path | str, schema: Arrow) -> None:
         self.folder = checked_folder(Path(folder))
         self.schema = schema
 
-    def marks(self) -> Offsets:
-        """How far the table holds each lane; or, of a table that is made of another, how far that one did."""
-        table = self._opened()
-        return {} if table is None else _marks(table)
+    def offsets(self) -> Offsets:
+        """The offset of each partition; for a table that is made of another, the offsets of that one at the time."""
+        table = self._open()
+        return {} if table is None else _offsets(table)
 
     def commit(
         self, files: Sequence[Written], before: Mapping[PartitionName, Offset], after: Mapping[PartitionName, Offset]
     ) -> bool:
-        """Add these files and move the marks. False where the table is there already: somebody did the same before.
+        """Add these files and move the offsets. False where the table has them already.
 
-        A mark that is neither `before` nor `after` is a hole or a double, and refused.
+        An offset of the table that is neither `before` nor `after` would give a gap or a duplicate, and is refused.
         """
         for _ in range(COMMIT_TRIES_MAX):
-            table = self._opened() or self._made()
-            found = _marks(table)
-            if all(name in found and found[name].next >= mark.next for name, mark in after.items()):
+            table = self._open() or self._created()
+            found = _offsets(table)
+            if all(name in found and found[name].next >= offset.next for name, offset in after.items()):
                 return False
-            for name, mark in before.items():
-                if (there := found.get(name)) is not None and there.next != mark.next:
+            for name, offset in before.items():
+                if (there := found.get(name)) is not None and there.next != offset.next:
                     raise UserError(
                         f"table {self.folder} holds stripe {name.stripe} of site {name.site} up to sequence "
-                        f"{there.next - 1}, and rows from {mark.next} on would leave a hole or stand twice; nothing "
+                        f"{there.next - 1}, and rows from {offset.next} on would leave a gap or be duplicates; nothing "
                         "was written. Let one job at a time fill a table, and start it from the table"
                     )
             try:
                 _commit(table, files, _properties({**found, **after}, after), "append")
             except CommitFailedError:
-                continue  # somebody else's commit came between; it may be a compaction, or what we were about to do
+                continue  # another commit came first: a compaction, or the same rows
             return True
         raise self._too_many()
 
     def extend(
         self, files: Sequence[Written], before: Mapping[PartitionName, Offset], now: Mapping[PartitionName, Offset]
     ) -> None:
-        """Add what another table got between these marks."""
+        """Add the rows of what another table gained between these offsets."""
         self._follow(files, before, now, "append")
 
     def replace(
         self, files: Sequence[Written], before: Mapping[PartitionName, Offset], now: Mapping[PartitionName, Offset]
     ) -> None:
-        """Let these files be all of the table, which stood at the first marks and is made of what the second name.
+        """Replace all files of the table, whose offsets were `before` and become `now`.
 
-        Readers see what was there before or what is there now.
+        Readers see the old or the new rows, never a mixture.
         """
         self._follow(files, before, now, "overwrite")
 
@@ -134,10 +134,10 @@ class DeltaFolder:
         now: Mapping[PartitionName, Offset],
         mode: str,
     ) -> None:
-        """Bring a table up to another one. Whoever did the same meanwhile has done it for both."""
+        """Commit rows that were made of another table, unless another job did the same meanwhile."""
         for _ in range(COMMIT_TRIES_MAX):
-            table = self._opened() or self._made()
-            found = _marks(table)
+            table = self._open() or self._created()
+            found = _offsets(table)
             if found == now:
                 return
             if found != before:
@@ -157,52 +157,52 @@ class DeltaFolder:
         return self.snapshot()[0]
 
     def snapshot(self) -> tuple[list[str], Offsets]:
-        """The files of the present snapshot, and the marks that belong to them."""
-        table = self._opened()
+        """The files of the present snapshot, and its offsets."""
+        table = self._open()
         if table is None:
             return [], {}
-        marks = _marks(table)  # first: it may bring the view of the table forward
-        return paths_of(table), marks
+        offsets = _offsets(table)  # first: it may update the view of the table
+        return paths_of(table), offsets
 
     def compact(self) -> Mapping[str, Any]:
-        """Join small files to large ones. Readers see the same rows, before and after.
+        """Join small files to large ones. Readers see the same rows before and after.
 
-        Its commit goes behind whatever came meanwhile, and bears no marks: those that it knows may be old by then.
+        Its commit may come after others, so it has no offsets: those that it knows may be outdated.
         """
         for _ in range(COMMIT_TRIES_MAX):
-            table = self._opened()
+            table = self._open()
             if table is None:
                 return {}
             try:
                 return table.optimize.compact(target_size=COMPACT_BYTES)
             except CommitFailedError:
-                continue  # what it joined was replaced meanwhile
+                continue  # files that it joined were replaced meanwhile
         raise self._too_many()
 
-    def sweep(self, *, hours: int = SWEEP_HOURS, rehearse: bool = False) -> list[str]:
-        """Delete files that no snapshot of the last hours names, orphans of dead writers among them; which ones.
+    def sweep(self, *, hours: int = SWEEP_HOURS, dry_run: bool = False) -> list[str]:
+        """Delete files that no snapshot of the last hours names, also orphans of dead writers; return their names.
 
-        A file that is not committed yet is named by no snapshot: nobody may write for longer than these hours.
+        A file that is not committed yet is in no snapshot, so no writer may take longer than these hours.
         """
         for _ in range(COMMIT_TRIES_MAX):
-            table = self._opened()
+            table = self._open()
             if table is None:
                 return []
             try:
                 return table.vacuum(
                     retention_hours=hours,
-                    dry_run=rehearse,
+                    dry_run=dry_run,
                     enforce_retention_duration=hours >= SWEEP_HOURS,
                     full=True,
                 )
             except CommitFailedError:
-                continue  # files that it was about to delete are gone, and its commit only tells of that
+                continue  # another sweep deleted the files; only the commit failed
         raise self._too_many()
 
     def _too_many(self) -> UserError:
-        return UserError(f"table {self.folder} is written by too many at once; {COMMIT_TRIES_MAX} commits failed")
+        return UserError(f"table {self.folder} has too many concurrent writers; {COMMIT_TRIES_MAX} commits failed")
 
-    def _opened(self) -> DeltaTable | None:
+    def _open(self) -> DeltaTable | None:
         try:
             return DeltaTable(self.folder)
         except TableNotFoundError:
@@ -210,55 +210,55 @@ class DeltaFolder:
         except DeltaError as error:
             raise UserError(f"table {self.folder} cannot be read: {error}") from None
 
-    def _made(self) -> DeltaTable:
+    def _created(self) -> DeltaTable:
         make_folder(self.folder)
         return DeltaTable.create(self.folder, self.schema, mode="ignore")
 
 
 def checked_folder(folder: Path) -> Path:
-    """Refuse a folder that readers of Delta tables, or Spark, would look for elsewhere.
+    """Refuse a folder with characters that readers of Delta tables, or Spark, treat as parts of a URI or a pattern.
 
-    They take these characters for parts of an address or of a pattern; the history of a table there reads as empty.
+    The history of a table there would read as empty.
     """
     if (found := _UNUSABLE.search(str(folder))) is not None:
         raise UserError(
             f"the folder of tables is {str(folder)!r}, and readers of Delta tables do not agree on names with "
-            f"{found[0]!r}; choose a folder without it"
+            f"{found[0]!r}; choose a folder without that character"
         )
     return folder
 
 
-def _marks(table: DeltaTable) -> Offsets:
-    """The marks of the newest commit that has any, held against the transactions, which nobody can miss.
+def _offsets(table: DeltaTable) -> Offsets:
+    """The offsets of the newest commit that has any, checked against the transaction versions.
 
-    The history tells of commits that are newer than this view of the table; then the view is brought up to them.
+    The history may have commits that are newer than this view of the table; then the view is updated.
     """
     for _ in range(COMMIT_TRIES_MAX):
-        marks = _newest(table)
+        offsets = _newest_offsets(table)
         if not _has_newer(table):
-            return _held(table, marks)
+            return _checked_offsets(table, offsets)
         table.update_incremental()
-    raise UserError(f"table {table.table_uri} changes all the time; {COMMIT_TRIES_MAX} looks at it were too old")
+    raise UserError(f"table {table.table_uri} changes too often; {COMMIT_TRIES_MAX} reads of it were outdated")
 
 
-def _newest(table: DeltaTable) -> Offsets:
+def _newest_offsets(table: DeltaTable) -> Offsets:
     for length in HISTORIES:
         commits = table.history(length)
         for commit in commits:
-            if MARKS in commit:
-                return offsets_from_json(json.loads(commit[MARKS]))
+            if OFFSETS_KEY in commit:
+                return offsets_from_json(json.loads(commit[OFFSETS_KEY]))
         if not commits:
-            raise UserError(f"table {table.table_uri} has version {table.version()} and tells no history; make it anew")
+            raise UserError(f"table {table.table_uri} has version {table.version()} and no history; make it anew")
     return {}
 
 
 def _has_newer(table: DeltaTable) -> bool:
-    """Whether the log goes on behind this view."""
+    """Whether the log has commits after this view."""
     return (_folder(table) / "_delta_log" / f"{table.version() + 1:020}.json").exists()
 
 
 def paths_of(table: DeltaTable) -> list[str]:
-    """The files of this view of a table, by the names that they have on disk; Delta tells of them as in a URI."""
+    """The files of this view of a table as paths; Delta has them as URIs."""
     return [unquote(urlparse(uri).path) or uri for uri in table.file_uris()]
 
 
@@ -266,30 +266,31 @@ def _folder(table: DeltaTable) -> Path:
     return Path(unquote(urlparse(table.table_uri).path))
 
 
-def _held(table: DeltaTable, marks: Offsets) -> Offsets:
-    for name, mark in marks.items():
-        moved = table.transaction_version(f"{APP}/{name}")
-        if moved not in (None, mark.next):
+def _checked_offsets(table: DeltaTable, offsets: Offsets) -> Offsets:
+    for name, offset in offsets.items():
+        changed = table.transaction_version(f"{APP}/{name}")
+        if changed not in (None, offset.next):
             raise UserError(
-                f"table {table.table_uri} says that stripe {name.stripe} of site {name.site} goes on with sequence "
-                f"{mark.next}, and its transactions say {moved}; it was changed by somebody else, so make it anew"
+                f"table {table.table_uri} continues stripe {name.stripe} of site {name.site} with sequence "
+                f"{offset.next} according to its offsets, and with {changed} according to its transactions; another "
+                "program changed it, so make it anew"
             )
-    return marks
+    return offsets
 
 
-def _properties(marks: Mapping[PartitionName, Offset], moved: Mapping[PartitionName, Offset]) -> CommitProperties:
-    """What a commit says beside its files. It fails if any other came since the table was opened."""
+def _properties(offsets: Mapping[PartitionName, Offset], changed: Mapping[PartitionName, Offset]) -> CommitProperties:
+    """The metadata of a commit, which fails if another came since the table was opened."""
     return CommitProperties(
-        custom_metadata={MARKS: json.dumps(offsets_to_json(marks))},
+        custom_metadata={OFFSETS_KEY: json.dumps(offsets_to_json(offsets))},
         max_commit_retries=0,
-        app_transactions=[Transaction(f"{APP}/{name}", mark.next) for name, mark in sorted(moved.items())],
+        app_transactions=[Transaction(f"{APP}/{name}", offset.next) for name, offset in sorted(changed.items())],
     )
 
 
 def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitProperties, mode: str) -> None:
     for file in files:
         if not (path := _folder(table) / file.path).exists():
-            raise UserError(f"file {path} is gone before it was committed; nothing was, so run it again")
+            raise UserError(f"file {path} was deleted before the commit; nothing was committed, so run it again")
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {}, file.modified_at_ms, data_change=True, stats=file.stats) for file in files
     ]
@@ -297,7 +298,7 @@ def _commit(table: DeltaTable, files: Sequence[Written], properties: CommitPrope
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a table, or say why not."""
+    """Make the folder of a table, or raise a `UserError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -305,7 +306,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -> Written | None:
-    """Batches as one file of a table; None where there are no rows. A file is complete when it bears its name."""
+    """Write batches to one file of a table; None where there are no rows. A file gets its name when it is complete."""
     name = f"part-{uuid4()}.zstd.parquet"
     path = Path(folder) / name
     draft = path.with_name(f"_{name}")
@@ -332,7 +333,7 @@ def write_parquet(folder: Path | str, batches: Iterator[Arrow], schema: Arrow) -
 
 
 def _encoding(schema: Arrow) -> dict[str, Any]:
-    """Dictionaries where values repeat, differences where integers ascend, plain bytes elsewhere."""
+    """Dictionaries where values repeat, delta encoding for integers, plain bytes elsewhere."""
     repeated = [name for name in schema.names if name in _REPEATED]
     integers = [field.name for field in schema if pa.types.is_integer(field.type) and field.name not in _REPEATED]
     return {
@@ -346,7 +347,7 @@ def _encoding(schema: Arrow) -> dict[str, Any]:
 
 
 class _Statistics:
-    """What a commit says about a file, so that readers can pass over it: the bounds of its integers."""
+    """The statistics of a file in a commit, by which readers skip it: the bounds of its integers."""
 
     def __init__(self, schema: Arrow) -> None:
         self.rows = 0

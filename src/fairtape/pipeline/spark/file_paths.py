@@ -1,7 +1,7 @@
-"""Files that Spark is to read, each by its own name.
+"""Reads Parquet files by their exact names.
 
-Spark takes a path for a pattern of Hadoop's, so a folder called `a[1]` would be looked for as `a1`; and a file of a
-table that is empty, it passes over without a word. Whoever names files here gets these and no others, or a sentence.
+Spark treats a path as a Hadoop pattern, so a folder named `a[1]` would be read as `a1`, and it skips an empty file
+without an error. These functions read exactly the files that are named, or raise a `UserError`.
 """
 
 import re
@@ -14,15 +14,15 @@ from pyspark.sql.types import StructType
 
 from fairtape.core.errors import UserError
 
-REMEDY: Final = "bring it back, or delete its table and make that anew"
+REMEDY: Final = "restore it, or delete its table and make that anew"
 
 _PATTERN_LETTERS: Final = re.compile(r"[\\*?\[\]{}]")
 
 
-def by_letter(path: Path | str) -> str:
-    """A path as Spark takes it for that path: what would be a pattern is escaped, and it begins at the root.
+def escaped_path(path: Path | str) -> str:
+    """The absolute path, with the characters of patterns escaped.
 
-    From anywhere else a colon in it would be the end of a scheme, and beside a pattern Hadoop takes it for that anyway.
+    In a relative path Hadoop takes a colon for the end of a scheme, and beside an escaped character it always does.
     """
     whole = str(Path(path).absolute())
     if ":" in whole and (found := _PATTERN_LETTERS.search(whole)) is not None:
@@ -33,13 +33,13 @@ def by_letter(path: Path | str) -> str:
 
 
 def read_parquet(spark: SparkSession, files: Iterable[Path | str], schema: StructType | None = None) -> DataFrame:
-    """These files, of which there is at least one. All of them are there and not empty, or it is told which is not."""
+    """Read these files, at least one. A `UserError` names the first that is missing or empty."""
     names = [str(file) for file in files]
     assert names, "Spark reads at least one file"
     for name in names:
         _check(Path(name))
     reader = spark.read if schema is None else spark.read.schema(schema)
-    return reader.parquet(*map(by_letter, names))
+    return reader.parquet(*map(escaped_path, names))
 
 
 def _check(file: Path) -> None:

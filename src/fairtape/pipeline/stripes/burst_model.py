@@ -1,7 +1,7 @@
-"""From messages of a day to messages of a second: a model of what happens between open and close.
+"""A model of bursts within a day: from messages of a day to messages of a second or of 10 ms.
 
-Daily volumes say how much came, not when. This model says when; it is stated here and nowhere else, and everything that
-is drawn from it depends on its seed alone. In a window of the day the rate of symbol i is
+Daily volumes have no times within the day. This model supplies them; everything that is drawn from it depends on its
+seed alone. In a window of the day the rate of symbol i is
 
     (messages of the day) · u(x) · M · G(group of i) · B(i)      all factors with mean 1
 
@@ -15,9 +15,9 @@ is drawn from it depends on its seed alone. In a window of the day the rate of s
 - in 10 ms B varies more, and messages come in clumps: one large order meets several resting ones, and each meeting is
   a message.
 
-A planner gets the rates without B, and how much B lets them vary: what a stock does by itself cannot be learned from
-samples at a bound of one in ten thousand, but its variance can. A judge gets B drawn, with the sigmas of the days that
-are judged. Windows are drawn more often near open and close, where limits break, and weighed accordingly.
+A planner gets the rates without B, and the variance that B adds: at a bound of one in ten thousand, the behaviour of a
+single stock cannot be learned from samples, but its variance can. An evaluation gets B drawn, with the sigmas of the
+days that are evaluated. Windows are drawn more often near open and close, where limits break, and weighted accordingly.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.pipeline.stripes.limits import Counts, Places, Shares, Windows
+from fairtape.pipeline.stripes.limits import Counts, Indices, Shares, Windows
 
 SESSION_PERIOD: Final = 23_400 * SECOND  # 9:30 to 16:00
 SHARES_PER_MESSAGE: Final = 200  # the mean size of a trade in 2016
@@ -54,14 +54,14 @@ class Bursts:
     edges_share: float = 0.5  # of the windows that are drawn in the busy first and last tenth
 
     def own(self, daily: npt.NDArray[Any], period: Duration) -> Shares:
-        """The sigma of what each stock does by itself in such a window."""
+        """The sigma of B for each stock in such a window."""
         means = np.maximum(daily.mean(axis=1), 1e-9)
         ratio = daily.std(axis=1) / means
         sigmas = np.clip(self.own_ratio * np.sqrt(np.log1p(ratio * ratio)), self.own_min, self.own_max)
         return np.asarray(sigmas if period >= SECOND else np.hypot(sigmas, self.fine_sigma), np.float64)
 
     def clump_of(self, period: Duration) -> float:
-        """Messages that come together in such a window. A second holds so many that they do not matter."""
+        """Messages that come together in such a window. Within a second clumps do not matter."""
         return self.clump if period < SECOND else 1.0
 
     def shape(self, at: npt.NDArray[np.float64]) -> Shares:
@@ -74,14 +74,14 @@ class Bursts:
 
 def expected_windows(
     daily: npt.NDArray[Any],  # symbols × days: messages
-    groups: Places,  # of each symbol; −1 where it has none
+    groups: Indices,  # of each symbol; −1 where it has none
     *,
     period: Duration,
     count: int,
     seed: int,
     bursts: Bursts = Bursts(),  # noqa: B008 - a frozen value
 ) -> Windows:
-    """So many windows of random days and times, with what each symbol is expected to send in them: for planning."""
+    """Windows of random days and times with the expected messages of each symbol, for planning."""
     counts, weights, _ = _drawn(daily, groups, period, count, seed, bursts)
     own = np.expm1(bursts.own(daily, period) ** 2)
     spread = (counts * counts * own[:, None].astype(np.float32)).astype(np.float32)
@@ -90,14 +90,14 @@ def expected_windows(
 
 def drawn_windows(
     daily: npt.NDArray[Any],
-    groups: Places,
+    groups: Indices,
     *,
     period: Duration,
     count: int,
     seed: int,
     bursts: Bursts = Bursts(),  # noqa: B008 - a frozen value
 ) -> Windows:
-    """The same with messages as they come, bursts of single symbols and clumps among them: for judging."""
+    """The same with drawn messages, including bursts of single symbols and clumps, for evaluation."""
     counts, weights, chance = _drawn(daily, groups, period, count, seed, bursts)
     clump = bursts.clump_of(period)
     for row, sigma in zip(counts, bursts.own(daily, period).tolist(), strict=True):
@@ -106,9 +106,9 @@ def drawn_windows(
 
 
 def _drawn(
-    daily: npt.NDArray[Any], groups: Places, period: Duration, count: int, seed: int, bursts: Bursts
+    daily: npt.NDArray[Any], groups: Indices, period: Duration, count: int, seed: int, bursts: Bursts
 ) -> tuple[Counts, Shares, np.random.Generator]:
-    """Everything but what single symbols do."""
+    """Rates without B, the weights of windows, and the generator to continue with."""
     chance = np.random.default_rng([seed, period])
     days = chance.integers(0, daily.shape[1], count)
     at, weights = _times(chance, count, bursts.edges_share)

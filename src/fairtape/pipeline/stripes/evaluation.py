@@ -1,13 +1,13 @@
-"""What a packing is worth, judged on days that it has not seen, beside what others would have done.
+"""Evaluation of a packing on held-back history, beside two other methods.
 
-Figures on held-back history: how many stripes there are; how often a stripe exceeded its rate, as customers feel it
-(the part of the time in which a symbol's stripe was over: the mean of all symbols that a stripe can carry at all, and
-what one symbol in a hundred suffers at least); and how many stripes a customer must hear for a portfolio of stocks that
-move together. Whether a single stripe kept a bound of one in ten thousand, some thousand windows cannot tell.
+Results are the number of stripes; how often a stripe exceeded its rate, as customers see it (the part of the time in
+which a symbol's stripe was over its rate: the mean over all symbols that a stripe can carry, and the 99th percentile);
+and how many stripes a customer must receive for a portfolio of stocks that move together. Whether a single stripe keeps
+a bound of one in ten thousand cannot be seen from a few thousand windows.
 
-The two others are alphabetical ranges with equal rates, as real tapes had them, and the naive planner of
-`fairtape.market.stripe_planning`, which knows rates alone. Each is asked twice: with as many stripes as the packing
-has, and with as many as it needs until it overruns as seldom, on the history that the packing was made from.
+The other methods are alphabetical ranges with equal rates, as real tapes had them, and the naive planner of
+`fairtape.market.stripe_planning`, which uses rates alone. Each is evaluated twice: with as many stripes as the packing,
+and with as many as it needs to keep the bound on the history that the packing was made from.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ import numpy as np
 
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import STRIPES_MAX
-from fairtape.pipeline.stripes.limits import Limit, Places, Shares, chances
+from fairtape.pipeline.stripes.limits import Indices, Limit, Shares, chances
 from fairtape.pipeline.stripes.packing import Likeness
 
 PORTFOLIOS: Final = 2_000
@@ -26,21 +26,21 @@ PORTFOLIO_SIZE: Final = 20
 WORST: Final = 0.99
 SCALE: Final = 1_000_000  # rates of the naive planner are whole numbers
 
-Method: TypeAlias = Callable[[Sequence[str], Shares, int], Places]
+Method: TypeAlias = Callable[[Sequence[str], Shares, int], Indices]
 
 
 @dataclass(frozen=True, slots=True)
-class PlanVerdict:
-    """The figures of one plan."""
+class PlanResult:
+    """The results of one plan."""
 
     name: str
     stripes: int
     overruns: tuple[float, ...]  # the part of the time, for each limit
-    worst: tuple[float, ...]  # the same for the symbol that fares better than one in a hundred only
+    worst: tuple[float, ...]  # the same, at the 99th percentile of symbols
     stripes_per_portfolio: float
 
 
-def alphabetical(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
+def alphabetical(symbols: Sequence[str], rates: Shares, stripes: int) -> Indices:
     """Contiguous ranges of names with about equal rates."""
     order = sorted(range(len(symbols)), key=lambda each: symbols[each])
     middle = np.cumsum(rates[order]) - rates[order] / 2
@@ -49,7 +49,7 @@ def alphabetical(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
     return places
 
 
-def by_rate(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
+def by_rate(symbols: Sequence[str], rates: Shares, stripes: int) -> Indices:
     """The naive planner: the busiest first, each to the stripe with the least load."""
     whole = {symbol: int(rate * SCALE) for symbol, rate in zip(symbols, rates.tolist(), strict=True)}
     plan = plan_by_rate(whole, stripes, 1).plan
@@ -59,10 +59,10 @@ def by_rate(symbols: Sequence[str], rates: Shares, stripes: int) -> Places:
 METHODS: Final[dict[str, Method]] = {"alphabetical ranges": alphabetical, "rate only": by_rate}
 
 
-def overruns(limit: Limit, places: Places, carried: Places) -> tuple[float, float]:
-    """The part of the time in which a symbol's stripe is over its limit, for the mean symbol and for a bad one.
+def overruns(limit: Limit, places: Indices, carried: Indices) -> tuple[float, float]:
+    """The part of the time in which a symbol's stripe is over its limit: mean and 99th percentile of symbols.
 
-    `carried` are the symbols that a stripe can carry at all; for others no plan is to blame.
+    `carried` are the symbols that a stripe can carry at all; no plan could keep the limit for others.
     """
     grouped = limit.windows.grouped(places, int(places.max()) + 1)
     if not len(carried):
@@ -71,8 +71,8 @@ def overruns(limit: Limit, places: Places, carried: Places) -> tuple[float, floa
     return float(over.mean()), float(np.quantile(over, WORST, method="lower"))
 
 
-def portfolios(likeness: Likeness, rates: Shares, *, seed: int) -> list[Places]:
-    """What customers hold: a stock, the busier the likelier, and others that move with it."""
+def portfolios(likeness: Likeness, rates: Shares, *, seed: int) -> list[Indices]:
+    """Portfolios of customers: a stock, drawn by its rate, and others that move with it."""
     rich = np.array([symbol for symbol, peers in enumerate(likeness.peers) if len(peers)], np.int64)
     if not len(rich):
         return []
@@ -87,36 +87,36 @@ def portfolios(likeness: Likeness, rates: Shares, *, seed: int) -> list[Places]:
     return found
 
 
-def stripes_heard(held: Sequence[Places], places: Places) -> float:
+def stripes_heard(held: Sequence[Indices], places: Indices) -> float:
     """The mean number of stripes that a portfolio is spread over."""
     return float(np.mean([len(np.unique(places[symbols])) for symbols in held])) if held else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class PlanEvaluator:
-    """Held-back history, and what all plans are judged by."""
+    """Held-back history, on which plans are evaluated."""
 
     symbols: Sequence[str]
     limits: Sequence[Limit]  # of the held-back time
-    carried: Places
-    held: Sequence[Places]  # portfolios
+    carried: Indices
+    held: Sequence[Indices]  # portfolios
     bound: float
 
-    def judge(self, name: str, places: Places) -> PlanVerdict:
-        """The figures of this plan."""
+    def evaluate(self, name: str, places: Indices) -> PlanResult:
+        """The results of this plan."""
         found = [overruns(limit, places, self.carried) for limit in self.limits]
         mean, worst = zip(*found, strict=True)
         used = len(np.unique(places))
-        return PlanVerdict(name, used, tuple(mean), tuple(worst), stripes_heard(self.held, places))
+        return PlanResult(name, used, tuple(mean), tuple(worst), stripes_heard(self.held, places))
 
 
 def stripes_needed(
-    method: Method, symbols: Sequence[str], limits: Sequence[Limit], carried: Places, bound: float
+    method: Method, symbols: Sequence[str], limits: Sequence[Limit], carried: Indices, bound: float
 ) -> int | None:
-    """The fewest stripes with which a method keeps the bound for every symbol that can be carried, if it ever does.
+    """The fewest stripes with which a method keeps the bound for every symbol that can be carried, or None.
 
-    Told by the limits that plans are made from. Where a symbol that no stripe can carry has company, its company
-    suffers; so whoever knows only rates needs stripes until such a symbol is alone.
+    `limits` are those that plans are made from. A symbol that no stripe can carry also breaks the bound for the symbols
+    beside it, so a method that uses only rates needs stripes until such a symbol is alone.
     """
     rates = limits[0].windows.means
     most = min(len(symbols), STRIPES_MAX - 1)
@@ -134,17 +134,17 @@ def stripes_needed(
     return high if keeps(high) else None
 
 
-def compare(ours: Places, court: PlanEvaluator, past: Sequence[Limit]) -> tuple[PlanVerdict, ...]:
-    """Our verdict first, then each other method with as many stripes, and with as many as it needs for the bound.
+def compare(ours: Indices, evaluator: PlanEvaluator, past: Sequence[Limit]) -> tuple[PlanResult, ...]:
+    """The results of our plan, then of each other method with as many stripes, and with as many as the bound needs.
 
-    `past` are the limits that the plan was made with, the room for new symbols taken off: others keep it too.
+    `past` are the limits that the plan was made with, without the reserve for new symbols: others keep it, too.
     """
     rates = past[0].windows.means
     stripes = len(np.unique(ours))
-    verdicts = [court.judge("this plan", ours)]
+    results = [evaluator.evaluate("this plan", ours)]
     for name, method in METHODS.items():
-        verdicts.append(court.judge(f"{name}, as many stripes", method(court.symbols, rates, stripes)))
-        needed = stripes_needed(method, court.symbols, past, court.carried, court.bound)
+        results.append(evaluator.evaluate(f"{name}, as many stripes", method(evaluator.symbols, rates, stripes)))
+        needed = stripes_needed(method, evaluator.symbols, past, evaluator.carried, evaluator.bound)
         if needed is not None:
-            verdicts.append(court.judge(f"{name}, until in bounds", method(court.symbols, rates, needed)))
-    return tuple(verdicts)
+            results.append(evaluator.evaluate(f"{name}, until in bounds", method(evaluator.symbols, rates, needed)))
+    return tuple(results)

@@ -1,22 +1,21 @@
 """Symbols into stripes: related ones together, every stripe within its limits, few moves from plan to plan.
 
-Two wishes are at odds: related stocks belong together, and they burst together. So there are two steps. First
-*families* grow: each from the busiest symbol that has no place yet, and again and again the symbol comes in that is
-most like those inside and about as busy, until the family needs a part (`FAMILY_FILL`) of what a stripe can carry, or
-has `FAMILY_MAX` symbols.
+Two aims conflict: related stocks belong together, and they burst together. So there are two steps. First *groups* of
+related symbols are built: each begins with the busiest symbol that has no place yet, and gains the symbol that is most
+like its members and about as busy, until the group needs a part (`GROUP_FILL`) of the capacity of a stripe, or has
+`GROUP_MAX` symbols.
 
-Then families get stripes, the busy beside the busy and the calm beside the calm. For what breaks a stripe on a day that
-the history has not seen is nearly always one symbol with news, and whoever is in the same stripe suffers with it: the
-harm is the number of symbols in a stripe times the sum of their risks. Over all stripes that is least where symbols of
-one stripe are equally risky, and where stripes have equal sums of the square roots of risks (Cauchy and Schwarz). A
-symbol's rate stands for its risk, and `NEWS` is added: the calmest of all may be bought up tomorrow, so that hundreds
-of them in one stripe would be a bad bet. Stripes that break the bound all the same lose families to others, or to new
-ones.
+Then groups are assigned to stripes, busy beside busy and calm beside calm. What overloads a stripe on a day that is not
+in the history is nearly always one symbol with news, and all symbols of its stripe are affected: the harm is the number
+of symbols in a stripe times the sum of their risks. Over all stripes that is least where symbols of one stripe are
+equally risky, and where stripes have equal sums of the square roots of risks (Cauchy and Schwarz). A symbol's rate
+stands for its risk, and `NEWS` is added, because even the calmest symbol may have news tomorrow and hundreds of them in
+one stripe would be a risk. Groups are moved out of stripes that still break the bound, to others or to new ones.
 
-A symbol that exceeds the limit alone has a stripe for itself: no packing helps it, and it shall not spoil others.
+A symbol that exceeds the limit alone has a stripe of its own: no packing helps it, and it must not affect others.
 
-Everything here is arithmetic on values: no Spark, no chance, no file. Ties go to the smaller number, so equal histories
-give equal plans.
+Everything here is arithmetic on values: no Spark, no randomness, no files. Ties go to the smaller number, so equal
+histories give equal plans.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,28 +25,28 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.pipeline.stripes.limits import Limit, Places, Shares
+from fairtape.pipeline.stripes.limits import Indices, Limit, Shares
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 TRIES_MAX: Final = 24  # symbols that are tried before a stripe counts as full
-SEARCH_STEP: Final = 20  # one in so many more stripes, until there are enough
-FAMILY_FILL: Final = 0.35  # of a stripe: what a family may need
-FAMILY_MAX: Final = 32  # symbols of a family, however calm
-NEWS: Final = 3e-4  # of a stripe: every symbol is as risky as one that needs so much more than it does
-MENDED_MAX: Final = 0.2  # of the stripes: where more break the bound, there are too few of them
+SEARCH_STEP: Final = 20  # the number of stripes is raised by 1/20 until it is enough
+GROUP_FILL: Final = 0.35  # of a stripe: what a group may need
+GROUP_MAX: Final = 32  # symbols of a group, however calm
+NEWS: Final = 3e-4  # of a stripe: added to the risk of every symbol
+REPAIRED_MAX: Final = 0.2  # of the stripes: where more break the bound, there are too few stripes
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Which symbols belong together, and how much: for each symbol its peers and a weight above zero for each."""
+    """Which symbols are related, and how much: for each symbol its peers, with a weight > 0 for each."""
 
-    peers: tuple[Places, ...]
+    peers: tuple[Indices, ...]
     weights: tuple[Shares, ...]
 
     @classmethod
     def of(cls, symbols: int, pairs: Mapping[tuple[int, int], float]) -> "Likeness":
-        """From weights of pairs, which hold in both directions."""
+        """From weights of pairs, which are symmetric."""
         both: list[dict[int, float]] = [{} for _ in range(symbols)]
         for (one, other), weight in pairs.items():
             if one != other and weight > 0:
@@ -56,8 +55,8 @@ class Likeness:
         peers = tuple(np.array([peer for peer, _ in each], np.int64) for each in ordered)
         return cls(peers, tuple(np.array([weight for _, weight in each]) for each in ordered))
 
-    def grouped(self, places: Places, stripes: int) -> "Likeness":
-        """How much stripes belong together: the sum over their symbols."""
+    def grouped(self, places: Indices, stripes: int) -> "Likeness":
+        """The likeness of stripes: the sum over their symbols."""
         pairs: dict[tuple[int, int], float] = {}
         for symbol, (peers, weights) in enumerate(zip(self.peers, self.weights, strict=True)):
             for peer, weight in zip(places[peers].tolist(), weights.tolist(), strict=True):
@@ -69,11 +68,11 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where each symbol is."""
+    """The stripe of each symbol."""
 
-    places: Places
+    places: Indices
     stripes: int
-    fill: float  # the part of the room that stripes were allowed to use
+    fill: float  # the part of their capacity that stripes were allowed to use
     lone: frozenset[int]  # stripes of one symbol that exceeds a limit alone
 
     @property
@@ -86,7 +85,7 @@ class Packing:
 
 
 class _Stripes:
-    """Stripes that are being filled: what each has in every window of every limit."""
+    """Stripes that are being filled, with the totals of each in every window of every limit."""
 
     def __init__(self, limits: Sequence[Limit], bound: float, symbols: int, *, fill: float = 1.0) -> None:
         self._whole = limits
@@ -98,7 +97,7 @@ class _Stripes:
         self.lone: set[int] = set()
 
     def is_too_busy(self, symbol: int) -> bool:
-        """Whether a symbol exceeds a limit alone, with all of the room."""
+        """Whether a symbol alone exceeds the full limit."""
         return any(
             limit.chance(limit.windows.counts[symbol], limit.windows.spread[symbol]) > self._bound
             for limit in self._whole
@@ -114,7 +113,7 @@ class _Stripes:
         return int(found[0]) if len(found) else self.open()
 
     def fits(self, symbol: int, stripe: int) -> bool:
-        """Whether the chance stays below the bound with this symbol in this stripe."""
+        """Whether the bound is kept with this symbol in this stripe."""
         for limit, (counts, spread) in zip(self._limits, self.totals[stripe], strict=True):
             windows = limit.windows
             if limit.chance(counts + windows.counts[symbol], spread + windows.spread[symbol]) > self._bound:
@@ -122,14 +121,14 @@ class _Stripes:
         return True
 
     def chance(self, stripe: int) -> float:
-        """That a stripe exceeds a limit."""
+        """The probability that a stripe exceeds a limit."""
         return max(limit.chance(*total) for limit, total in zip(self._limits, self.totals[stripe], strict=True))
 
     def is_within(self, stripe: int) -> bool:
         return self.chance(stripe) <= self._bound
 
     def busiest(self, symbols: Iterable[int]) -> list[int]:
-        """These symbols, in the order of what they need."""
+        """These symbols, those with the highest effective rates first."""
         return sorted(symbols, key=lambda symbol: (-self.rates[symbol], symbol))
 
     def put(self, symbol: int, stripe: int) -> None:
@@ -145,31 +144,31 @@ class _Stripes:
         self.places[symbol] = -1
 
 
-def pack(limits: Sequence[Limit], likeness: Likeness, *, bound: float, room: float = 0.0) -> Packing:
-    """Few stripes that keep the bound with this part of their room left free."""
+def pack(limits: Sequence[Limit], likeness: Likeness, *, bound: float, reserve: float = 0.0) -> Packing:
+    """Few stripes that keep the bound with a part of their capacity in reserve."""
     assert 0.0 < bound < 1.0
-    assert 0.0 <= room < 1.0
-    fill = 1.0 - room
-    grown = _families(limits, likeness, bound, FAMILY_FILL * fill)
+    assert 0.0 <= reserve < 1.0
+    fill = 1.0 - reserve
+    grown = _related_groups(limits, likeness, bound, GROUP_FILL * fill)
     within = [limit.grouped(grown.places, grown.stripes).scaled(fill) for limit in limits]
-    alone = {family for family in range(grown.stripes) if _chance(within, family) > bound}
-    families = _Families(
+    alone = {group for group in range(grown.stripes) if _chance(within, group) > bound}
+    groups = _SymbolGroups(
         within,
         likeness.grouped(grown.places, grown.stripes),
         _summed(grown, effective_rates(limits, bound) + NEWS),
         _summed(grown, np.ones(len(grown.places))),
         bound,
     )
-    spread = _few(families, [family for family in range(grown.stripes) if family not in alone])
+    spread = _few(groups, [group for group in range(grown.stripes) if group not in alone])
     used = max(spread.values(), default=-1) + 1
-    spread |= {family: used + place for place, family in enumerate(sorted(alone))}
-    places = np.array([spread[family] for family in grown.places.tolist()], np.int64)
-    return Packing(places, used + len(alone), fill, frozenset(spread[family] for family in grown.lone))
+    spread |= {group: used + place for place, group in enumerate(sorted(alone))}
+    places = np.array([spread[group] for group in grown.places.tolist()], np.int64)
+    return Packing(places, used + len(alone), fill, frozenset(spread[group] for group in grown.lone))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Families:
-    """What is known of families when they get their stripes."""
+class _SymbolGroups:
+    """Groups of related symbols, before they are assigned to stripes."""
 
     limits: Sequence[Limit]
     likeness: Likeness
@@ -179,32 +178,32 @@ class _Families:
 
 
 def _summed(grown: Packing, values: Shares) -> Shares:
-    """The sum of these values over the symbols of each family."""
+    """The sum of these values over the symbols of each group."""
     return np.bincount(grown.places, values, minlength=grown.stripes).astype(np.float64)
 
 
-def _chance(limits: Sequence[Limit], family: int) -> float:
-    return max(limit.chance(limit.windows.counts[family], limit.windows.spread[family]) for limit in limits)
+def _chance(limits: Sequence[Limit], group: int) -> float:
+    return max(limit.chance(limit.windows.counts[group], limit.windows.spread[group]) for limit in limits)
 
 
-def _few(families: _Families, chosen: Sequence[int]) -> dict[int, int]:
-    """The stripe of each of these families; the first number of stripes that is about enough for all."""
-    first = families.limits[0]
+def _few(groups: _SymbolGroups, chosen: Sequence[int]) -> dict[int, int]:
+    """The stripe of each of these groups, for the first number of stripes that is about enough."""
+    first = groups.limits[0]
     means = first.windows.means / first.messages_max
     stripes = max(1, int(means[list(chosen)].sum()))  # fewer could not carry the mean
     while stripes < len(chosen):
-        found = _within_bound(families, _side_by_side(families, chosen, stripes))
+        found = _within_bound(groups, _side_by_side(groups, chosen, stripes))
         if found is not None:
             return found
         stripes += max(1, stripes // SEARCH_STEP)
-    return {family: stripe for stripe, family in enumerate(chosen)}
+    return {group: stripe for stripe, group in enumerate(chosen)}
 
 
 def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
-    """What each row needs of a stripe: its mean, and of its variance so much as the bound asks (Kelly 1996, §2).
+    """The effective bandwidth of each row: its mean, and more of its variance the lower the bound (Kelly 1996, §2).
 
-    It is a statistic of one row, so it can be trusted where the chance itself cannot: whoever chooses among many places
-    by what happened in the same few busy windows learns these windows by heart.
+    It is a statistic of one row, and so it does not overfit: choosing among many places by the probability itself would
+    fit the same few busy windows.
     """
     rates = np.zeros(len(limits[0].windows.counts))
     for limit in limits:
@@ -216,58 +215,64 @@ def effective_rates(limits: Sequence[Limit], bound: float) -> Shares:
     return rates
 
 
-def _side_by_side(families: _Families, chosen: Sequence[int], stripes: int) -> dict[int, int]:
-    """Families from the riskiest to the calmest, cut into stripes with equal sums of the roots of their risks."""
-    mean = families.risks / families.sizes
-    ordered = sorted(chosen, key=lambda family: (-mean[family], family))
-    roots = (families.sizes * np.sqrt(mean))[ordered]
+def _side_by_side(groups: _SymbolGroups, chosen: Sequence[int], stripes: int) -> dict[int, int]:
+    """Groups from the riskiest to the calmest, cut into stripes with equal sums of the roots of their risks."""
+    mean = groups.risks / groups.sizes
+    ordered = sorted(chosen, key=lambda group: (-mean[group], group))
+    roots = (groups.sizes * np.sqrt(mean))[ordered]
     middles = np.cumsum(roots) - roots / 2
     cut = np.minimum(middles / max(roots.sum(), 1e-300) * stripes, stripes - 1).astype(np.int64)
     return dict(zip(ordered, cut.tolist(), strict=True))
 
 
-def _within_bound(families: _Families, spread: Mapping[int, int]) -> dict[int, int] | None:
-    """These places, with families moved out of stripes that break the bound; None where too many of them do.
+def _within_bound(groups: _SymbolGroups, spread: Mapping[int, int]) -> dict[int, int] | None:
+    """These places, with groups moved out of stripes that break the bound; None where too many stripes do.
 
-    A family goes to where it does and suffers the least harm, of the first few places where it fits.
+    A group is moved to the stripe with the least harm, among the first few in which it fits.
     """
-    stripes = _Stripes(families.limits, families.bound, len(families.risks))
+    stripes = _Stripes(groups.limits, groups.bound, len(groups.risks))
     for _ in range(max(spread.values()) + 1):
         stripes.open()
-    for family, stripe in spread.items():
-        stripes.put(family, stripe)
+    for group, stripe in spread.items():
+        stripes.put(group, stripe)
     beyond = [stripe for stripe in range(len(stripes.totals)) if not stripes.is_within(stripe)]
-    if len(beyond) > MENDED_MAX * len(stripes.totals):
+    if len(beyond) > REPAIRED_MAX * len(stripes.totals):
         return None
     for stripe in beyond:
-        _relieve(stripes, families.likeness, stripe)
-    moving = [family for family in spread if stripes.places[family] < 0]
-    for family in stripes.busiest(moving):
-        stripes.put(family, _harmless(stripes, families, family))
+        _relieve(stripes, groups.likeness, stripe)
+    moving = [group for group in spread if stripes.places[group] < 0]
+    for group in stripes.busiest(moving):
+        stripes.put(group, _harmless(stripes, groups, group))
     _, dense = np.unique(stripes.places[list(spread)], return_inverse=True)
     return dict(zip(spread, dense.tolist(), strict=True))
 
 
-def _harmless(stripes: _Stripes, families: _Families, family: int) -> int:
-    """The stripe in which a family does the least harm, or a new one."""
+def _harmless(stripes: _Stripes, groups: _SymbolGroups, group: int) -> int:
+    """The stripe in which a group does the least harm, or a new one."""
     placed = stripes.places >= 0
     where, count = stripes.places[placed], len(stripes.totals)
-    sizes = np.bincount(where, families.sizes[placed], minlength=count)
-    risks = np.bincount(where, families.risks[placed], minlength=count)
-    harm = sizes * families.risks[family] + families.sizes[family] * risks
+    sizes = np.bincount(where, groups.sizes[placed], minlength=count)
+    risks = np.bincount(where, groups.risks[placed], minlength=count)
+    harm = sizes * groups.risks[group] + groups.sizes[group] * risks
     for stripe in np.argsort(harm, kind="stable")[:TRIES_MAX].tolist():
-        if stripes.fits(family, stripe):
+        if stripes.fits(group, stripe):
             return int(stripe)
     return stripes.open()
 
 
 def repack(
-    limits: Sequence[Limit], likeness: Likeness, previous: Places, *, bound: float, room: float = 0.0, stripes: int = 0
+    limits: Sequence[Limit],
+    likeness: Likeness,
+    previous: Indices,
+    *,
+    bound: float,
+    reserve: float = 0.0,
+    stripes: int = 0,
 ) -> Packing:
-    """The previous places, changed only where they must be: newcomers (−1) find one, too full stripes lose some.
+    """The previous places, changed only where needed: new symbols (−1) get one, overfull stripes lose some.
 
-    `stripes` is how many the previous plan had, empty ones included. What is kept may use all of the room: that is what
-    the room was for. What moves or comes anew leaves some again.
+    `stripes` is the number of the previous plan, with empty ones. Symbols that stay may use the reserve, which is for
+    that. Symbols that move or are new leave it free.
     """
     full = _Stripes(limits, bound, len(previous))
     for _ in range(max(stripes, int(previous.max(initial=-1)) + 1)):
@@ -276,15 +281,15 @@ def repack(
         full.put(symbol, int(previous[symbol]))
     for stripe in range(len(full.totals)):
         _relieve(full, likeness, stripe)
-    kept = _Stripes(limits, bound, len(previous), fill=1.0 - room)
+    kept = _Stripes(limits, bound, len(previous), fill=1.0 - reserve)
     kept.places, kept.totals, kept.lone = full.places, full.totals, full.lone
     for symbol in full.busiest(np.flatnonzero(full.places < 0).tolist()):
-        _settle(kept, likeness, symbol)
-    return Packing(kept.places, len(kept.totals), 1.0 - room, frozenset(kept.lone))
+        _place(kept, likeness, symbol)
+    return Packing(kept.places, len(kept.totals), 1.0 - reserve, frozenset(kept.lone))
 
 
-def _families(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: float) -> Packing:
-    """Symbols that stay together."""
+def _related_groups(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: float) -> Packing:
+    """Groups of related symbols, as stripes that are filled up to `fill`."""
     symbols = len(likeness.peers)
     stripes = _Stripes(limits, bound, symbols, fill=fill)
     for symbol in stripes.busiest(range(symbols)):
@@ -294,7 +299,7 @@ def _families(limits: Sequence[Limit], likeness: Likeness, bound: float, fill: f
 
 
 def _grow(stripes: _Stripes, likeness: Likeness, seed: int) -> None:
-    """Open a stripe for this symbol and take in as much of its family as fits, those first who are about as busy."""
+    """Open a stripe for this symbol and add related symbols that fit, those that are about as busy first."""
     stripe = stripes.open()
     stripes.put(seed, stripe)
     if stripes.is_too_busy(seed):
@@ -305,7 +310,7 @@ def _grow(stripes: _Stripes, likeness: Likeness, seed: int) -> None:
     pull = np.zeros(len(stripes.places))
     refused = np.zeros(len(stripes.places), bool)
     newest = seed
-    for _ in range(FAMILY_MAX - 1):
+    for _ in range(GROUP_MAX - 1):
         peers = likeness.peers[newest]
         pull[peers] += likeness.weights[newest] * nearness[peers]
         related = _next(stripes, stripe, np.where((stripes.places < 0) & ~refused, pull, 0.0), refused)
@@ -316,7 +321,7 @@ def _grow(stripes: _Stripes, likeness: Likeness, seed: int) -> None:
 
 
 def _next(stripes: _Stripes, stripe: int, pull: Shares, refused: Flags) -> int | None:
-    """The most related symbol that fits. Who does not fit now never will: a stripe only gets fuller."""
+    """The most related symbol that fits. One that does not fit now never will: a stripe only gets fuller."""
     related = np.flatnonzero(pull)
     if len(related) > TRIES_MAX:
         related = related[np.argpartition(-pull[related], TRIES_MAX)[:TRIES_MAX]]
@@ -327,8 +332,8 @@ def _next(stripes: _Stripes, stripe: int, pull: Shares, refused: Flags) -> int |
     return None
 
 
-def _homes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
-    """The stripes in which a symbol has family, most of it first."""
+def _related_stripes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
+    """The stripes with related symbols, the most related first."""
     peers, weights = likeness.peers[symbol], likeness.weights[symbol]
     placed = stripes.places[peers] >= 0
     pull = np.bincount(stripes.places[peers][placed], weights[placed], minlength=len(stripes.totals))
@@ -337,16 +342,16 @@ def _homes(stripes: _Stripes, likeness: Likeness, symbol: int) -> list[int]:
 
 
 def _relieve(stripes: _Stripes, likeness: Likeness, stripe: int) -> None:
-    """Take symbols out of a stripe that got too full, as few as will do; one always stays.
+    """Take symbols out of an overfull stripe, as few as possible; one always stays.
 
-    The busiest leave, until one of them would be enough; then of all who would be, the one with the least family does.
+    The busiest leave until one symbol would be enough; then, of those that would be, the least related one leaves.
     """
     members = stripes.busiest(np.flatnonzero(stripes.places == stripe).tolist())
     while len(members) > 1 and not stripes.is_within(stripe):
         leaves = members[0]
         if _is_relief(stripes, leaves, stripe):
             enough = [symbol for symbol in members if _is_relief(stripes, symbol, stripe)]
-            leaves = min(enough, key=lambda symbol: (_family_in(stripes, likeness, symbol, stripe), symbol))
+            leaves = min(enough, key=lambda symbol: (_likeness_to(stripes, likeness, symbol, stripe), symbol))
         stripes.take(leaves)
         members.remove(leaves)
     if len(members) == 1 and not stripes.is_within(stripe):
@@ -361,14 +366,14 @@ def _is_relief(stripes: _Stripes, symbol: int, stripe: int) -> bool:
     return relieved
 
 
-def _family_in(stripes: _Stripes, likeness: Likeness, symbol: int, stripe: int) -> float:
+def _likeness_to(stripes: _Stripes, likeness: Likeness, symbol: int, stripe: int) -> float:
     return float(likeness.weights[symbol][stripes.places[likeness.peers[symbol]] == stripe].sum())
 
 
-def _settle(stripes: _Stripes, likeness: Likeness, symbol: int) -> None:
-    """Put a symbol where its family is, or else where it fits first, or else into a stripe of its own."""
-    families = _homes(stripes, likeness, symbol)
-    for stripe in [*families, *(each for each in range(len(stripes.totals)) if each not in families)]:
+def _place(stripes: _Stripes, likeness: Likeness, symbol: int) -> None:
+    """Put a symbol beside related ones, or else where it fits first, or else into a stripe of its own."""
+    groups = _related_stripes(stripes, likeness, symbol)
+    for stripe in [*groups, *(each for each in range(len(stripes.totals)) if each not in groups)]:
         if stripe not in stripes.lone and stripes.fits(symbol, stripe):
             stripes.put(symbol, stripe)
             return

@@ -1,10 +1,10 @@
-"""Rates of symbols from history, on Spark: what each sent in every window, and which move together.
+"""Rates of symbols from a history, on Spark: messages of each in every window, and which symbols move together.
 
-Two kinds of history are read. *Trades* have a time and a symbol: they are counted per second and per 10 ms, and windows
-are chosen from what really happened at the same moment. *Days* have a date, a symbol and a volume: Spark makes messages
-per day of them, and `fairtape.pipeline.stripes.burst_model` says what a second of such a day is like.
+There are two kinds of history. *Trades* have a time and a symbol: they are counted per second and per 10 ms, and
+windows are chosen from these counts. *Days* have a date, a symbol and a volume: Spark computes messages per day, and
+`fairtape.pipeline.stripes.burst_model` models the seconds of such a day.
 
-Spark counts and ranks; what comes to the driver is bounded: at most `windows_max` windows, and the symbols' peers.
+Spark counts and ranks. What the driver receives is bounded: at most `windows_max` windows, and the peers of symbols.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from fairtape.core.errors import UserError
@@ -26,24 +26,24 @@ from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
 from fairtape.market.symbols import SYMBOL_MAX
 from fairtape.pipeline.source.rows import Arrow
-from fairtape.pipeline.spark.file_paths import by_letter, read_parquet
-from fairtape.pipeline.stripes.limits import BadHistory, Places, Shares, Windows
+from fairtape.pipeline.spark.file_paths import escaped_path, read_parquet
+from fairtape.pipeline.stripes.limits import BadHistory, Indices, Shares, Windows
 from fairtape.pipeline.stripes.packing import Likeness
 from fairtape.storage.trade_files import COLUMN_NAMES
 
 WINDOWS_MAX: Final = 3_000
 PEERS_MAX: Final = 40  # of one symbol
 LIKENESS_MIN: Final = 0.25  # a correlation below this is chance
-MARKET_MIN: Final = 30  # symbols: the mean of fewer is no market, but one or two of them
+MARKET_MIN: Final = 30  # symbols: the mean of fewer is dominated by one or two of them
 BLOCK: Final = 512  # symbols whose peers one task finds
-DAYS_MIN: Final = 2  # of a history of which some are held back
-NAMES: Final = ("symbol", "venue")  # which stay as they are written, though they may look like numbers
-RETURN_MAX: Final = 0.2  # of a day; what is beyond is a split or an error, and would hide the rest
+DAYS_MIN: Final = 2  # of a history, to hold some back
+NAMES: Final = ("symbol", "venue")  # columns that are text, though they may look like numbers
+RETURN_MAX: Final = 0.2  # of a day; more is a split or an error, and would dominate the correlation
 
 
 @dataclass(frozen=True, eq=False)
 class Days:
-    """What symbols did on days: rows are symbols, columns are days."""
+    """Messages and price moves: rows are symbols, columns are days."""
 
     symbols: tuple[str, ...]
     dates: tuple[str, ...]
@@ -62,7 +62,7 @@ class Days:
 
 
 def read_history(spark: SparkSession, place: Path) -> DataFrame:
-    """A file of CSV or Parquet, a folder of Parquet, or a Delta table, whichever the place is."""
+    """The history in a CSV or Parquet file, a folder of Parquet files, or a Delta table."""
     if not place.exists():
         raise UserError(f"--from is {str(place)!r}, which does not exist; name a file or a table of history")
     try:
@@ -72,8 +72,8 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
             return _read_csv(spark, place)
         return read_parquet(spark, [place])
     except AnalysisException as error:
-        told = str(error).partition("\n")[0]
-        raise UserError(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({told})") from None
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({reason})") from None
     except (Py4JJavaError, PySparkException):
         raise UserError(
             f"--from is {str(place)!r}, which is no Parquet or Delta table, and not called .csv; name a file or a "
@@ -97,7 +97,7 @@ def _read_delta(spark: SparkSession, place: Path) -> DataFrame:
 
 
 def is_daily(history: DataFrame) -> bool:
-    """Whether rows are days of symbols (and not trades). Refuses what is neither."""
+    """Whether rows are days of symbols, and not trades. Refuses a table that is neither."""
     names = {name.lower() for name in history.columns}
     if "symbol" not in names:
         has = f"has the columns {', '.join(sorted(names))}" if names else "has no columns"
@@ -117,7 +117,7 @@ def counts(trades: DataFrame, period: Duration) -> DataFrame:
 
 
 def _time(trades: DataFrame) -> Column:
-    """When a trade was made, in nanoseconds."""
+    """The time of a trade in nanoseconds."""
     names = {name.lower(): name for name in trades.columns}
     name = next(names[each] for each in COLUMN_NAMES["traded_at"] if each in names)
     if dict(trades.dtypes)[name].startswith("timestamp"):
@@ -126,13 +126,13 @@ def _time(trades: DataFrame) -> Column:
 
 
 def _read_csv(spark: SparkSession, place: Path) -> DataFrame:
-    guessed = spark.read.csv(by_letter(place), header=True, inferSchema=True).schema
+    guessed = spark.read.csv(escaped_path(place), header=True, inferSchema=True).schema
     kept = [StructField(each.name, StringType()) if each.name.lower() in NAMES else each for each in guessed]
-    return spark.read.csv(by_letter(place), header=True, schema=StructType(kept))
+    return spark.read.csv(escaped_path(place), header=True, schema=StructType(kept))
 
 
 def split_trades(trades: DataFrame, share: float) -> tuple[DataFrame, DataFrame]:
-    """The earlier part of the time, and the last part of it, which is held back: whole days where there are several."""
+    """The earlier part of the time, and the last part, which is held back: whole days where there are several."""
     time = _time(trades)
     bounds = trades.agg(F.min(time).alias("first"), F.max(time).alias("last")).first()
     if bounds is None or bounds["first"] is None:
@@ -147,11 +147,11 @@ def split_trades(trades: DataFrame, share: float) -> tuple[DataFrame, DataFrame]
 def joint_windows(
     trades: DataFrame, symbols: Sequence[str], period: Duration, windows_max: int = WINDOWS_MAX
 ) -> Windows:
-    """Windows of what really happened, each with the part of the time that it stands for.
+    """Counted windows, each with the part of the time that it stands for.
 
-    Those where most came in all, those where one symbol had most, and of the rest a sample that depends on the windows'
-    numbers only. Where one symbol breaks a narrow stripe or all of them a wide one, the window is among the first two
-    kinds, and stands for itself alone.
+    They are the windows with the most messages, those with the most messages of one symbol, and a sample of the others
+    that depends on their numbers only. A window in which one symbol overloads a narrow stripe, or all symbols a wide
+    one, is of the first two kinds, and stands for itself alone.
     """
     counted = counts(trades, period).where(F.col("symbol").isin(list(symbols))).cache()
     try:
@@ -173,7 +173,7 @@ def joint_windows(
 
 
 def _windows_in(totals: DataFrame, period: Duration) -> int:
-    """How many windows there were: from the first to the last one of each day, empty ones included."""
+    """The number of windows from the first to the last of each day, with empty ones."""
     day = F.floor(F.col("window") / F.lit(DAY // period))
     spans = totals.groupBy(day).agg((F.max("window") - F.min("window") + 1).alias("windows"))
     found = spans.agg(F.sum("windows")).first()
@@ -207,7 +207,7 @@ def _windows(
 
 
 def trade_symbols(trades: DataFrame) -> tuple[str, ...]:
-    """The symbols of a history that a plan can name."""
+    """The symbols of a history that are short enough for a plan."""
     named = trades.where(F.length("symbol").between(1, SYMBOL_MAX)).select("symbol").distinct()
     return tuple(sorted(row["symbol"] for row in named.collect()))
 
@@ -221,7 +221,7 @@ def trade_venues(trades: DataFrame) -> tuple[str, ...]:
 
 
 def read_days(history: DataFrame, shares_per_message: float) -> Days:
-    """Messages and moves per symbol and day. Days on which hardly anything was traded are holidays, and left out."""
+    """Messages and moves per symbol and day. Days on which fewer than half of the symbols traded are left out."""
     names = {name.lower(): F.col(name) for name in history.columns}
     price = names.get("close", F.lit(None)).cast("double")
     rows = history.select(
@@ -252,11 +252,11 @@ def _days(table: Arrow) -> Days:
 
 
 def likeness(
-    spark: SparkSession, series: npt.NDArray[Any], *, among: Places | None = None, least: float = LIKENESS_MIN
+    spark: SparkSession, series: npt.NDArray[Any], *, among: Indices | None = None, least: float = LIKENESS_MIN
 ) -> Likeness:
-    """Which symbols move together: the peers with the highest correlation, after what all do together is taken out.
+    """Which symbols move together: the peers with the highest correlation, without the common movement of all.
 
-    Rows of `series` are symbols. Each task finds the peers of a block of symbols among all others, or among some.
+    Rows of `series` are symbols. Each task finds the peers of a block of symbols, among all symbols or some.
     """
     own = _standard(series)
     candidates = np.arange(len(own)) if among is None else among
@@ -268,7 +268,7 @@ def likeness(
 
 
 def _standard(series: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Rows with mean 0 and length 1, without the mean of all rows: the market moves everybody and relates nobody."""
+    """Rows with mean 0 and length 1, without the mean of all rows: a move of the whole market relates no symbols."""
     centred = _scaled(np.asarray(series, np.float64))
     market = centred.mean(axis=0) if len(centred) >= MARKET_MIN else 0.0
     return _scaled(centred - market).astype(np.float32)
@@ -280,8 +280,8 @@ def _scaled(series: Shares) -> Shares:
     return np.asarray(centred / np.where(length > 0, length, 1.0), np.float64)
 
 
-def _peer_finder(own: npt.NDArray[np.float32], among: Places, least: float) -> Callable[[Any], Iterator[Arrow]]:
-    """For `mapInArrow`: from the numbers of blocks to pairs."""
+def _peer_finder(own: npt.NDArray[np.float32], among: Indices, least: float) -> Callable[[Any], Iterator[Arrow]]:
+    """A function for `mapInArrow`, from the numbers of blocks to pairs."""
     peers_max, block = PEERS_MAX, BLOCK
 
     def find(batches: Iterator[Arrow]) -> Iterator[Arrow]:
@@ -301,6 +301,6 @@ def _peer_finder(own: npt.NDArray[np.float32], among: Places, least: float) -> C
 
 
 def window_series(windows: Windows) -> npt.NDArray[Any]:
-    """What likeness is told from where there are trades: the counts, as roots, so that no single burst decides."""
+    """The series for likeness of trades: square roots of counts, so that no single burst dominates."""
     assert windows.period >= SECOND
     return np.sqrt(windows.counts)

@@ -1,15 +1,15 @@
-"""How fair it was: what sites' journals tell, side by side.
+"""Fairness tables: releases of all sites compared.
 
-The names are those of the systems that first measured so. *Outbound unfairness* (CloudEx): the share of messages that
-some site released late. *Inbound unfairness* (CloudEx): the share of messages that stand behind one which was entered
-later. *Delivery window* (Jasper): the time between the first and the last release of a message; what of it no clock
-error can explain is kept beside it, and the share of messages where that is 0. *Pairwise fairness* (DBO): of pairs of
-messages of different sources, entered one directly after the other, the share that kept this order. *Portal equity*:
-the token site is the portal through which sources enter the order, and comes round to all (2001 §3); the fewest
-messages that entered at one site by the most.
+Metrics have the names under which they were published. *Outbound unfairness* (CloudEx): the share of messages that some
+site released late. *Inbound unfairness* (CloudEx): the share of messages that stand behind one that was entered later.
+*Delivery window* (Jasper): the time between the first and the last release of a message (`spread_ns`); `window_ns` is
+what remains of it when every clock errs by its bound, and `window_0_share` the share of messages where that is 0.
+*Pairwise fairness* (DBO): of pairs of messages of different sources, entered one directly after the other, the share
+that kept this order. *Portal equity*: the token site is the portal through which sources enter the order, and the token
+comes to all sites in turn (2001 §3); the least messages that entered at a site divided by the most.
 
-When a message was entered is its own word (`transforms.entered`); messages that say nothing have no part in figures
-that need it.
+The entry time of a message is in the message itself (`order_tables.entered`); messages without one are left out of
+metrics that need it.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
@@ -27,7 +27,7 @@ from fairtape.wire.frames import Malformed
 
 
 def releases(deliveries: DataFrame) -> DataFrame:
-    """Every token at every site. All messages of a token are released together."""
+    """Every token at every site. A site releases all messages of a token together."""
     at = "acknowledged_at_ns", "commit_at_ns", "released_at_ns", "late", "clock_bound_ns"
     tokens = deliveries.where(~F.col("kind").isin(FORMATION, BREAK)).groupBy("stripe", "site", "formation", "token")
     found = tokens.agg(
@@ -77,14 +77,14 @@ def hold(releases: DataFrame) -> DataFrame:
 
 
 def lateness(releases: DataFrame) -> DataFrame:
-    """How much each site released late."""
+    """The late fraction of each site."""
     late = F.sum(F.when(F.col("late"), F.col("messages")).otherwise(0))
     found = releases.groupBy("stripe", "site").agg(F.sum("messages").alias("deliveries"), late.alias("late"))
     return found.withColumn("late_fraction", _share("late", "deliveries"))
 
 
 def pairs(entered: DataFrame) -> DataFrame:
-    """Messages that different sources entered one directly after the other, and whether they kept this order."""
+    """Pairs of messages that different sources entered one directly after the other, and how many kept this order."""
     by_entry = Window.partitionBy("stripe").orderBy("entered_at_ns", "sequence")
     before = {name: F.lag(name).over(by_entry) for name in ("source", "sequence", "entered_at_ns")}
     followed = entered.select(
@@ -101,7 +101,7 @@ def pairs(entered: DataFrame) -> DataFrame:
 
 
 def overtaken(entered: DataFrame) -> DataFrame:
-    """By stripe: how many messages say when they were entered, and how many stand behind one that was entered later."""
+    """By stripe: how many messages have an entry time, and how many stand behind one that was entered later."""
     earlier = Window.partitionBy("stripe").orderBy("sequence").rowsBetween(Window.unboundedPreceding, -1)
     seen = entered.withColumn("latest", F.max("entered_at_ns").over(earlier))
     return seen.groupBy("stripe").agg(
@@ -111,7 +111,7 @@ def overtaken(entered: DataFrame) -> DataFrame:
 
 
 def formations(deliveries: DataFrame) -> DataFrame:
-    """Every change of formation once, with who was in it as far as its layout says."""
+    """Every change of formation once, with its members where the layout can be read."""
     noted = deliveries.where(F.col("kind").isin(FORMATION, BREAK))
     once = noted.groupBy("stripe", "formation").agg(
         *(F.min(name).alias(name) for name in ("token", "sequence")),
@@ -139,7 +139,7 @@ def _layout(layout: bytes | None) -> dict[str, Any]:
 
 
 def token_portals(order: DataFrame, formations: DataFrame) -> DataFrame:
-    """Which site put each token into the order, and how many messages of each source were in it."""
+    """The site that assigned each token, and the number of messages of each source in it."""
     counts = (
         order.where(~F.col("kind").isin(FORMATION, BREAK)).groupBy("stripe", "formation", "token", "source").count()
     )
@@ -152,7 +152,7 @@ def token_portals(order: DataFrame, formations: DataFrame) -> DataFrame:
 
 
 def portals(token_portals: DataFrame) -> DataFrame:
-    """How much of each source entered the order at each site."""
+    """How many messages of each source entered the order at each site."""
     found = token_portals.groupBy("stripe", "portal", "source").agg(
         F.count(F.lit(1)).alias("tokens"), F.sum("count").alias("messages")
     )
@@ -161,9 +161,9 @@ def portals(token_portals: DataFrame) -> DataFrame:
 
 
 def delays(entered: DataFrame, token_portals: DataFrame) -> DataFrame:
-    """From the entry of a message to its place in the order, by source and the site that gave it that place.
+    """From the entry of a message to its acknowledgment, by source and by the site that acknowledged it.
 
-    This is what journals hold of the delay between a source and a site. Losses and requests leave no trace in them.
+    It includes the wait for the token. Journals hold no other delay between a source and a site.
     """
     at = token_portals.select("stripe", "token", "source", "portal")
     joined = entered.join(at, ["stripe", "token", "source"])
@@ -171,7 +171,7 @@ def delays(entered: DataFrame, token_portals: DataFrame) -> DataFrame:
 
 
 def clocks(releases: DataFrame) -> DataFrame:
-    """What releases say of each site's clock: its bound, releases before their time, and steps back."""
+    """The clock of each site according to its releases: bounds, early releases, and steps back."""
     before = F.lag("released_at_ns").over(Window.partitionBy("stripe", "site").orderBy("sequence", "token"))
     back = F.greatest(before - F.col("released_at_ns"), F.lit(0))
     stepped = (
@@ -186,12 +186,12 @@ def clocks(releases: DataFrame) -> DataFrame:
     )
     bounds = distribution(releases, ("stripe", "site"), F.col("clock_bound_ns"))
     names = {"bound_min_ns": "least", "bound_p50_ns": "p50", "bound_max_ns": "most"}
-    told = bounds.select("stripe", "site", *(F.col(found).alias(name) for name, found in names.items()))
-    return stepped.join(told, ["stripe", "site"])
+    named = bounds.select("stripe", "site", *(F.col(found).alias(name) for name, found in names.items()))
+    return stepped.join(named, ["stripe", "site"])
 
 
 def outages(formations: DataFrame, spreads: DataFrame) -> DataFrame:
-    """How long the order stood still around a change of formation: from the last token before to the first after."""
+    """How long the order paused at a change of formation: from the last token before to the first after it."""
     changes = formations.select(
         "stripe", "formation", "broken", "token", F.lit(0).alias("rank"), F.lit(None).cast("long").alias("at")
     )
@@ -223,7 +223,7 @@ def outages(formations: DataFrame, spreads: DataFrame) -> DataFrame:
 def fairness(
     spreads: DataFrame, lateness: DataFrame, pairs: DataFrame, entered: DataFrame, portals: DataFrame
 ) -> DataFrame:
-    """One line for each stripe, counts before the shares that are made of them."""
+    """The metrics of each stripe, with the counts that shares are made of."""
     several = F.col("sites") > 1
     messages = spreads.groupBy("stripe").agg(
         F.max("sites").alias("sites"),
@@ -259,5 +259,5 @@ def _messages_where(condition: Column) -> Column:
 
 
 def _share(part: str, whole: str) -> Column:
-    """A quotient of two counts; none where there is nothing to divide by."""
+    """The quotient of two counts; null where the divisor is 0."""
     return F.when(F.col(whole) > 0, F.col(part) / F.col(whole))

@@ -1,8 +1,8 @@
-"""What a trading floor makes of the order: its events and its committed trades, by replaying it.
+"""Tables of a trading floor: events of orders and committed trades, from a replay of the sequence.
 
-A floor is a pure function of the sequence (`fairtape.exchange.floor`), so whoever replays the sequence holds the same
-books, trades and balances as every site did. One task replays one stripe, row after row, and keeps no more than the
-floor itself does. Stripes without a request to a floor are not replayed.
+A floor is a pure function of the sequence (`fairtape.exchange.floor`), so a replay has the same books, trades and
+balances as every site. One task replays one stripe row by row, and holds no more than the floor itself does. Stripes
+without a request to a floor are not replayed.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from fairtape.core.effects import FormationChange, Ordered, Span
@@ -34,8 +34,8 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import Malformed
 
-RESILIENCE: Final = 1  # N where no formation says it: what a deployment has unless it asks for another
-PAYLOAD_MAX: Final = 1 << 10  # bytes: nothing that a floor reads is longer, and longer ones need not be repeated
+RESILIENCE: Final = 1  # N where no formation has it: the default of a deployment
+PAYLOAD_MAX: Final = 1 << 10  # bytes: no request to a floor is longer, so longer payloads are left out of the shuffle
 BATCH_ROWS: Final = 4_096
 
 Row: TypeAlias = dict[str, Any]
@@ -48,7 +48,7 @@ _COLUMNS: Final = (
 
 
 def order_events(order: DataFrame, orders: DataFrame) -> DataFrame:
-    """What became of every request, event by event."""
+    """The events of every request."""
     return _replayed(order, orders, "order_events", _event_rows)
 
 
@@ -61,8 +61,8 @@ def _replayed(order: DataFrame, orders: DataFrame, table: str, rows: Rows) -> Da
     floors = order.join(F.broadcast(orders.select("stripe").distinct()), "stripe", "left_semi")
     short = F.when(F.length("payload") <= PAYLOAD_MAX, F.col("payload")).alias("payload")
     turns = (~F.col("kind").isin(FORMATION, BREAK)).cast("int")
-    told = floors.select(*_COLUMNS[:-1], short).repartition("stripe")
-    in_order = told.sortWithinPartitions("stripe", "sequence", turns, "formation")
+    chosen = floors.select(*_COLUMNS[:-1], short).repartition("stripe")
+    in_order = chosen.sortWithinPartitions("stripe", "sequence", turns, "formation")
     return in_order.mapInArrow(_replay(table, rows), from_arrow_schema(TABLES[table].schema))
 
 
@@ -70,9 +70,9 @@ def _replay(table: str, rows: Rows) -> Callable[[Iterator[Arrow]], Iterator[Arro
     schema = TABLES[table].schema
 
     def replay(batches: Iterator[Arrow]) -> Iterator[Arrow]:
-        told = (row for batch in batches for row in batch.to_pylist())
+        all_rows = (row for batch in batches for row in batch.to_pylist())
         made: list[Row] = []
-        for _, of_stripe in groupby(told, key=lambda row: row["stripe"]):
+        for _, of_stripe in groupby(all_rows, key=lambda row: row["stripe"]):
             for outputs, place in _floor(of_stripe):
                 made += rows(outputs, place)
                 if len(made) >= BATCH_ROWS:
@@ -84,7 +84,7 @@ def _replay(table: str, rows: Rows) -> Callable[[Iterator[Arrow]], Iterator[Arro
 
 
 def _floor(rows: Iterator[Row]) -> Iterator[tuple[list[Output], Row]]:
-    """What the floor of one stripe says, token by token, beside the last row of each."""
+    """The outputs of the floor of one stripe, token by token, with the last row of each token."""
     floor: Floor | None = None
     for (token, turns), group in groupby(rows, key=lambda row: (row["token"], row["kind"] in (FORMATION, BREAK))):
         of_token = list(group)
@@ -169,7 +169,7 @@ def _events(output: Output) -> Iterator[Row]:
             found = f"{output.field}: expected {output.expected}, found {output.found}"
             yield _event("evidence", output.number, None, None, None) | {"reason": found}
         case _:
-            pass  # prints, funds and markets are no events of an order
+            pass  # prints, funds and markets are not events of an order
 
 
 def _event(event: str, sequence: int, order: int | None, account: str | None, client_id: str | None) -> Row:
@@ -183,7 +183,7 @@ def _event(event: str, sequence: int, order: int | None, account: str | None, cl
 
 
 def _sides(event: str, trade: Execution) -> Iterator[Row]:
-    """A trade happens to two orders."""
+    """An event of a trade for each of its two orders."""
     later = max(trade.buy_order, trade.sell_order)
     terms = {name: getattr(trade, name) for name in ("symbol", "price", "quantity", "trade_id")}
     yield _event(event, later, trade.buy_order, trade.buyer, trade.buy_client_id) | terms

@@ -1,12 +1,12 @@
 """Journals into a Delta table, each number exactly once.
 
-Spark is given *stretches* (lane, first, end), not messages: an executor that gets a stretch reads it from the journal
-and writes Parquet into the table's folder, and the driver names all files of a batch in one commit. So no message
-passes through the JVM, and the commit is one small file whatever the batch.
+Spark processes *offset ranges* (partition, first, end), not messages: an executor reads a range from the journal and
+writes Parquet into the table's folder, and the driver adds all files of a batch in one commit. So no message passes
+through the JVM, and a commit is one small file, whatever the size of the batch.
 
-A batch may come again (after a crash Spark plays its last one again), with other bounds, or from the beginning where a
-checkpoint was lost. What the table holds already is dropped, what would leave a hole is refused, and a run always
-starts from the table.
+A batch may be repeated (Spark repeats its last one after a crash), with other bounds, or from the beginning where a
+checkpoint was lost. Numbers that the table holds are dropped, a batch that would leave a gap is refused, and a run
+always starts from the offsets of the table.
 """
 
 import json
@@ -27,27 +27,27 @@ from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source.data_source import FORMAT
 from fairtape.pipeline.source.options import Options, Rows, journal_names
 from fairtape.pipeline.source.partitions import Offset, OffsetRange, Offsets, PartitionName, Partitions, offsets_to_json
-from fairtape.pipeline.source.rows import batches, stretch_of
+from fairtape.pipeline.source.rows import batches, offset_range_of
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 
 TRIGGER_PERIOD: Final = "500 milliseconds"
 
-_FILES: Final = WRITTEN.append(pa.field("taken", pa.string()))  # the stretches that are in it, as JSON
-_FILES_DDL: Final = f"{WRITTEN_DDL}, taken STRING"
+_FILES: Final = WRITTEN.append(pa.field("ingested", pa.string()))  # the offset ranges in it, as JSON
+_FILES_DDL: Final = f"{WRITTEN_DDL}, ingested STRING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSource:
-    """What goes into which table. Travels to executors."""
+    """What is read, and the table that it is written to. Sent to executors."""
 
-    options: Options  # whose `rows` say which kind of table it is
+    options: Options  # `rows` gives the schema of the table
     table: Path
 
     @classmethod
     def of(cls, options: Options, table: Path | str) -> "IngestSource":
-        """Refuses what can be no table."""
-        if options.rows == "stretches":
-            raise UserError("rows is 'stretches', which are places in files; a table is made of messages or trades")
+        """Refuse rows that no table is made of."""
+        if options.rows == "offset_ranges":
+            raise UserError("rows is 'offset_ranges'; a table is made of messages or trades")
         return cls(options=options, table=Path(table).absolute())
 
     @property
@@ -55,9 +55,9 @@ class IngestSource:
         """The table."""
         return DeltaFolder(self.table, SCHEMAS[self.options.rows])
 
-    def rest(self) -> Options:
-        """What is to be streamed: stretches, from where the table ends."""
-        return replace(self.options, rows="stretches", start=offsets_to_json(self.folder.marks()))
+    def remaining(self) -> Options:
+        """Options to read offset ranges from the offsets of the table on."""
+        return replace(self.options, rows="offset_ranges", start=offsets_to_json(self.folder.offsets()))
 
 
 def ingest_journals(
@@ -69,10 +69,10 @@ def ingest_journals(
     stripes: tuple[int, ...] | None = None,
     sites: tuple[int, ...] | None = None,
 ) -> int:
-    """Take in, with one commit, everything that is released and not yet in the table; how many numbers that was."""
+    """Add, in one commit, everything that is released and not yet in the table; return how many numbers that was."""
     options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
-    feed = IngestSource.of(options, table)
-    return take_in(spark.read.format(FORMAT).options(**feed.rest().to_texts()).load(), feed)
+    source = IngestSource.of(options, table)
+    return ingest_offset_ranges(spark.read.format(FORMAT).options(**source.remaining().to_texts()).load(), source)
 
 
 def stream_journals(
@@ -88,16 +88,16 @@ def stream_journals(
     trigger_period: str = TRIGGER_PERIOD,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Take in what is released, as it comes (or, with `available_now`, what is there, in several commits).
+    """Add messages as they are released (or, with `available_now`, those that are there, in several commits).
 
-    No checkpoint is needed, as the table knows how far it is; where one is named, it may be lost.
+    No checkpoint is needed, because the table has its offsets; where one is given, it may be lost.
     """
     options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
     options = options if max_rows is None else replace(options, max_rows=max_rows)
-    feed = IngestSource.of(options, table)
-    stretches = spark.readStream.format(FORMAT).options(**feed.rest().to_texts()).load()
+    source = IngestSource.of(options, table)
+    offset_ranges = spark.readStream.format(FORMAT).options(**source.remaining().to_texts()).load()
     kept = str(checkpoint or tempfile.mkdtemp(prefix="fairtape-checkpoint-"))
-    writer = stretches.writeStream.foreachBatch(_taker(feed)).option("checkpointLocation", kept)
+    writer = offset_ranges.writeStream.foreachBatch(_batch_function(source)).option("checkpointLocation", kept)
     trigger = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger_period)
     query = trigger.start()
     if checkpoint is None:
@@ -105,70 +105,70 @@ def stream_journals(
     return query
 
 
-def _taker(feed: IngestSource) -> Callable[[DataFrame, int], None]:
-    def take(stretches: DataFrame, _batch: int) -> None:
-        take_in(stretches, feed)
+def _batch_function(source: IngestSource) -> Callable[[DataFrame, int], None]:
+    def ingest_batch(offset_ranges: DataFrame, _batch: int) -> None:
+        ingest_offset_ranges(offset_ranges, source)
 
-    return take
+    return ingest_batch
 
 
-def take_in(stretches: DataFrame, feed: IngestSource) -> int:
-    """Write what these stretches hold beyond the table, and commit it; how many numbers the table gained."""
-    folder = feed.folder
-    marks = folder.marks()
-    rows = stretches.mapInArrow(_writer(feed, marks), _FILES_DDL).collect()
-    taken = [each for row in rows for each in json.loads(row["taken"])]
-    before, after = _moves(taken, marks, feed)
+def ingest_offset_ranges(offset_ranges: DataFrame, source: IngestSource) -> int:
+    """Write and commit the numbers of these offset ranges that the table lacks; return how many there were."""
+    folder = source.folder
+    offsets = folder.offsets()
+    rows = offset_ranges.mapInArrow(_writer(source, offsets), _FILES_DDL).collect()
+    ingested = [each for row in rows for each in json.loads(row["ingested"])]
+    before, after = _moves(ingested, offsets, source)
     if not after:
         return 0
-    files = [Written.told(row) for row in rows if row["path"] is not None]
+    files = [Written.of(row) for row in rows if row["path"] is not None]
     committed = folder.commit(files, before, after)
-    return sum(mark.next - before[name].next for name, mark in after.items()) if committed else 0
+    return sum(offset.next - before[name].next for name, offset in after.items()) if committed else 0
 
 
-def _writer(feed: IngestSource, marks: Offsets) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
-    """What an executor does with the stretches of its task: one file of all that the table does not hold yet."""
+def _writer(source: IngestSource, offsets: Offsets) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
+    """The function of an executor: writes one file with what the table lacks of the offset ranges of a task."""
 
     def write(tables: Iterator[Arrow]) -> Iterator[Arrow]:
-        stretches = [stretch_of(row) for table in tables for row in table.to_pylist()]
-        due = list(_trimmed(stretches, marks))
+        offset_ranges = [offset_range_of(row) for table in tables for row in table.to_pylist()]
+        due = list(_trimmed(offset_ranges, offsets))
         if not due:
             return
-        rows = (batch for stretch in due for batch in batches(stretch, feed.options))
-        written = write_parquet(feed.table, rows, SCHEMAS[feed.options.rows])
-        taken = json.dumps([[str(each.name), each.first, each.end, each.digest] for each in due])
+        rows = (batch for offset_range in due for batch in batches(offset_range, source.options))
+        written = write_parquet(source.table, rows, SCHEMAS[source.options.rows])
+        ingested = json.dumps([[str(each.name), each.first, each.end, each.digest] for each in due])
         fields = dict.fromkeys(_FILES.names) if written is None else asdict(written)
-        yield pa.RecordBatch.from_pylist([{**fields, "taken": taken}], schema=_FILES)
+        yield pa.RecordBatch.from_pylist([{**fields, "ingested": ingested}], schema=_FILES)
 
     return write
 
 
-def _trimmed(stretches: Iterable[OffsetRange], marks: Mapping[PartitionName, Offset]) -> Iterator[OffsetRange]:
-    """Without what the table holds."""
-    for stretch in stretches:
-        mark = marks.get(stretch.name)
-        if mark is None or stretch.first >= mark.next:
-            yield stretch
-        elif stretch.end > mark.next:
-            yield replace(stretch, first=mark.next)
+def _trimmed(offset_ranges: Iterable[OffsetRange], offsets: Mapping[PartitionName, Offset]) -> Iterator[OffsetRange]:
+    """The offset ranges without the numbers that the table holds."""
+    for offset_range in offset_ranges:
+        offset = offsets.get(offset_range.name)
+        if offset is None or offset_range.first >= offset.next:
+            yield offset_range
+        elif offset_range.end > offset.next:
+            yield replace(offset_range, first=offset.next)
 
 
-def _moves(taken: Sequence[list[Any]], marks: Offsets, feed: IngestSource) -> tuple[Offsets, Offsets]:
-    """From where to where each lane was taken in. Stretches of one lane must follow one another, from its mark on."""
+def _moves(ingested: Sequence[list[Any]], offsets: Offsets, source: IngestSource) -> tuple[Offsets, Offsets]:
+    """The offsets before and after. Ranges of one partition must be consecutive, from the offset of the table on."""
     before: Offsets = {}
     after: Offsets = {}
     begins = (
-        marks
-        if all(PartitionName.parse(lane) in marks for lane, *_ in taken)
-        else Partitions(feed.options).start() | marks
+        offsets
+        if all(PartitionName.parse(partition) in offsets for partition, *_ in ingested)
+        else Partitions(source.options).start() | offsets
     )
-    for lane, first, end, digest in sorted(taken, key=lambda each: (each[0], each[1])):
-        name = PartitionName.parse(lane)
+    for partition, first, end, digest in sorted(ingested, key=lambda each: (each[0], each[1])):
+        name = PartitionName.parse(partition)
         due = after[name].next if name in after else begins[name].next
         if first != due:
             raise UserError(
-                f"stripe {name.stripe} of site {name.site} goes on with sequence {first}, and table {feed.table} needs "
-                f"{due}: there would be a hole. Start from the table: forget the checkpoint and run again"
+                f"stripe {name.stripe} of site {name.site} continues with sequence {first}, and table {source.table} "
+                f"needs {due}: there would be a gap. Delete the checkpoint and run again, to start from the table"
             )
         before.setdefault(name, Offset(first))
         after[name] = Offset(end, digest)

@@ -1,14 +1,18 @@
-"""Jobs: read, transform, write. From journals to every table of `fairtape.pipeline.schemas`.
+"""Jobs: from journals to every table of `fairtape.pipeline.schemas`.
 
-`deliveries` grows by what is new, each number exactly once (`fairtape.pipeline.tables.ingest`). Tables whose rows stay
-as they are (`GROWING`) grow with it, by the numbers that they lack. All others are functions of those, and of what
-formations and floors say, and are made anew, whole: so a correction that comes in the evening changes the bar of the
-morning, a batch and a stream end with the same rows, and a job that dies leaves nothing to repair. Every table says in
-its newest commit up to which numbers of which journals it goes; one that is up to date is not made again. What is made
-whole costs in proportion to the history: exact percentiles need all values, and a floor all requests.
+`deliveries` gains what is new, each number exactly once (`fairtape.pipeline.tables.ingest`). Tables whose rows never
+change (`INCREMENTAL`) gain the rows of the numbers that they lack. All others are recomputed whole from these: so a
+correction in the evening changes the bar of the morning, a batch and a stream end with the same rows, and a job that
+dies leaves nothing to repair. The newest commit of every table has the offsets of the journals that it was made from; a
+table that is up to date is not made again. Recomputing costs in proportion to the history: exact percentiles need all
+values, and a floor all requests.
 
-While a stream runs, the tables are made anew from time to time, at most as often as a fixed share of the machine's time
-allows. What happens live is the business of the sites, not of a table.
+While a stream runs, tables are recomputed from time to time, for at most a fixed share of the time.
+
+A partition only grows at its end, and its offset is how far a table has it. So what a partition gained since lies
+between two offsets. A number of the *order* is new when no partition had it before: a site that is behind the others
+adds numbers that another site delivered already. What a table lacks follows from offsets, and from where partitions
+begin.
 """
 
 import time
@@ -21,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -39,94 +43,20 @@ from fairtape.pipeline.tables.ingest import ingest_journals, stream_journals
 from fairtape.pipeline.tables.trace_ingest import ingest_traces
 from fairtape.storage.trace_files import TRACES
 
-# What a table lacks: the numbers that came into `deliveries` since the table was made of it.
-#
-# A lane only grows at its end, and its mark says how far a table has taken it in. So what a lane brought since lies
-# between two marks. A number of the *order* is new when no lane had it before: a site that is behind the others brings
-# numbers that another one told already. Everything here follows from marks, and from where lanes begin.
-
-Span = tuple[int, int]  # the first number, and the one after the last
-
-_LANES_DDL: Final = "stripe INT, site LONG, begin LONG, behind LONG"
-_ORDER_DDL: Final = "stripe INT, begin LONG, behind LONG"
-
-
-def has_grown(before: Offsets, now: Offsets) -> bool:
-    """Whether what a table was made of is a beginning of what there is now."""
-    return all(name in now and (mark == now[name] or mark.next < now[name].next) for name, mark in before.items())
-
-
-def new_of_lanes(before: Offsets, now: Offsets) -> dict[PartitionName, Span]:
-    """What each lane brought."""
-    spans = {name: (before[name].next if name in before else 0, mark.next) for name, mark in now.items()}
-    return {name: span for name, span in spans.items() if span[0] < span[1]}
-
-
-def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, int]) -> dict[int, list[Span]]:
-    """By stripe: the numbers that some lane brought and none had, as spans that do not touch one another."""
-    found: dict[int, list[Span]] = {}
-    for stripe in sorted({name.stripe for name in now}):
-        had = _joined(
-            (firsts.get(name, mark.next), mark.next) for name, mark in before.items() if name.stripe == stripe
-        )
-        brought = _joined(span for name, span in new_of_lanes(before, now).items() if name.stripe == stripe)
-        if left := list(_without(brought, had)):
-            found[stripe] = left
-    return found
-
-
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    """The same numbers in spans that ascend and do not touch."""
-    joined: list[Span] = []
-    for begin, end in sorted(spans):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined
-
-
-def _without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
-    """What is in the first and in none of the others; both ascend."""
-    others = list(others)
-    for begin, end in spans:
-        for other_begin, other_end in others:
-            if begin < other_begin < end:
-                yield begin, other_begin
-            if other_begin < end:
-                begin = max(begin, min(other_end, end))
-        if begin < end:
-            yield begin, end
-
-
-def lane_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[PartitionName, Span]) -> DataFrame:
-    """The deliveries in these spans of lanes. Files that end before all of them are not opened."""
-    rows = [(name.stripe, name.site, *span) for name, span in spans.items()]
-    return _chosen(deliveries, spark.createDataFrame(rows, _LANES_DDL), ["stripe", "site"], rows)
-
-
-def order_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[int, list[Span]]) -> DataFrame:
-    """The deliveries with these numbers, of whichever site."""
-    rows = [(stripe, *span) for stripe, of_stripe in spans.items() for span in of_stripe]
-    return _chosen(deliveries, spark.createDataFrame(rows, _ORDER_DDL), ["stripe"], rows)
-
-
-def _chosen(deliveries: DataFrame, spans: DataFrame, keys: list[str], rows: Sequence[tuple[int, ...]]) -> DataFrame:
-    least = min((row[-2] for row in rows), default=0)
-    within = (F.col("sequence") >= F.col("begin")) & (F.col("sequence") < F.col("behind"))
-    recent = deliveries.where(F.col("sequence") >= least)
-    return recent.join(F.broadcast(spans), keys).where(within).drop("begin", "behind")
-
-
 RAW: Final = "deliveries"
-REFRESH_SHARE: Final = 0.25  # of the time, at most, goes into making tables anew while a stream runs
-REFRESH_PERIOD: Final = 10.0  # seconds, at least, between two times
+REFRESH_SHARE: Final = 0.25  # of the time, at most, is spent on recomputing tables while a stream runs
+REFRESH_PERIOD: Final = 10.0  # seconds at least between two refreshes
 POLL_PERIOD: Final = 0.5  # seconds
-HANDS: Final = 3  # tables that are made at once: to plan a small one takes as long as to make it, on one core
-FILES_MAX: Final = 256  # of a table that grows: beyond it its small files are joined
+TABLE_WORKERS: Final = 3  # tables that are made at once: planning a small one takes as long as making it, on one core
+FILES_MAX: Final = 256  # of an incremental table: beyond it small files are compacted
 
-_hands: Final = ThreadPoolExecutor(HANDS, thread_name_prefix="table")
-"""For all runs: Spark keeps threads and a connection for every thread that ever spoke to it."""
+_table_workers: Final = ThreadPoolExecutor(TABLE_WORKERS, thread_name_prefix="table")
+"""Shared by all runs: Spark keeps threads and a connection for every thread that ever called it."""
+
+Span: TypeAlias = tuple[int, int]  # the first number, and the one after the last
+
+_PARTITIONS_DDL: Final = "stripe INT, site LONG, begin LONG, behind LONG"
+_ORDER_DDL: Final = "stripe INT, begin LONG, behind LONG"
 
 Journals: TypeAlias = Iterable[Path | str] | Path | str
 Step: TypeAlias = Callable[[str], None]
@@ -134,20 +64,20 @@ Step: TypeAlias = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What a job did."""
+    """The result of a job."""
 
-    numbers: int  # taken in
-    tables: tuple[str, ...]  # made anew
-    marks: Offsets  # where `deliveries` stands
+    numbers: int  # added to `deliveries`
+    tables: tuple[str, ...]  # that were refreshed
+    offsets: Offsets  # of `deliveries`
 
 
 def run_batch(spark: SparkSession, journals: Journals, folder: Path | str, *, step: Step | None = None) -> JobOutcome:
-    """Take in everything that is released, and make all tables."""
-    say = step or _say_nothing
-    say("reading journals")
+    """Add everything that is released, and refresh all tables."""
+    report = step or _ignore
+    report("reading journals")
     numbers = ingest_journals(spark, journals, Path(folder) / RAW)
-    made = refresh(spark, folder, journals, step=say)
-    return JobOutcome(numbers, made, folder_of(folder, RAW).marks())
+    refreshed = refresh(spark, folder, journals, step=report)
+    return JobOutcome(numbers, refreshed, folder_of(folder, RAW).offsets())
 
 
 def run_stream(
@@ -161,36 +91,36 @@ def run_stream(
     available_now: bool = False,
     **options: Any,
 ) -> JobOutcome:
-    """Take in what is released as it comes, until it is `ended`; tables follow, and end complete.
+    """Add messages as they are released until `ended` is true, and refresh tables meanwhile and at the end.
 
-    With `available_now` it ends with what is there, and tables are made once, behind it.
+    With `available_now` the stream ends with what is there, and tables are refreshed once, after it.
     """
-    say = step or _say_nothing
-    before = _total(folder_of(folder, RAW).marks())
+    report = step or _ignore
+    before = _total(folder_of(folder, RAW).offsets())
     options |= {"checkpoint": checkpoint, "available_now": available_now}
     query = stream_journals(spark, journals, Path(folder) / RAW, **options)
-    made: set[str] = set()
+    refreshed: set[str] = set()
 
     def follow_up() -> None:
         if not available_now:
-            made.update(refresh(spark, folder, journals, step=say))
+            refreshed.update(refresh(spark, folder, journals, step=report))
 
     try:
-        _follow(query, follow_up, folder, say, ended)
+        _follow(query, follow_up, folder, report, ended)
     finally:
         query.stop()
-    made.update(refresh(spark, folder, journals, step=say))
-    marks = folder_of(folder, RAW).marks()
-    return JobOutcome(_total(marks) - before, tuple(name for name in TABLES if name in made), marks)
+    refreshed.update(refresh(spark, folder, journals, step=report))
+    offsets = folder_of(folder, RAW).offsets()
+    return JobOutcome(_total(offsets) - before, tuple(name for name in TABLES if name in refreshed), offsets)
 
 
 def _follow(
-    query: StreamingQuery, make: Callable[[], None], folder: Path | str, say: Step, ended: Callable[[], bool]
+    query: StreamingQuery, make: Callable[[], None], folder: Path | str, report: Step, ended: Callable[[], bool]
 ) -> None:
     due_at = time.monotonic()
     while query.isActive and not ended():
-        query.awaitTermination(POLL_PERIOD)  # type: ignore[arg-type]  # parts of a second are served
-        say(f"streaming: {_total(folder_of(folder, RAW).marks()):,} deliveries")
+        query.awaitTermination(POLL_PERIOD)  # type: ignore[arg-type]  # fractions of a second work
+        report(f"streaming: {_total(folder_of(folder, RAW).offsets()):,} deliveries")
         if time.monotonic() >= due_at:
             began_at = time.monotonic()
             make()
@@ -200,80 +130,80 @@ def _follow(
         raise error
 
 
-def _total(marks: Offsets) -> int:
-    return sum(mark.next - 1 for mark in marks.values())
+def _total(offsets: Offsets) -> int:
+    return sum(offset.next - 1 for offset in offsets.values())
 
 
 def refresh(
     spark: SparkSession, folder: Path | str, journals: Journals, *, step: Step | None = None
 ) -> tuple[str, ...]:
-    """Bring every table up to `deliveries` and to the traces beside the journals; which ones were behind."""
-    say = step or _say_nothing
-    made = _remade(spark, folder, RAW, RECIPES, say)
-    say("reading traces")
+    """Bring every table up to date with the journals and the traces beside them; return those that were not."""
+    report = step or _ignore
+    refreshed = _refresh_tables(spark, folder, RAW, RECIPES, report)
+    report("reading traces")
     traced = ingest_traces(spark, journals, Path(folder) / TRACES)
-    return (*made, *([TRACES] if traced else []), *_remade(spark, folder, TRACES, TRACE_RECIPES, say))
+    return (*refreshed, *([TRACES] if traced else []), *_refresh_tables(spark, folder, TRACES, TRACE_RECIPES, report))
 
 
-def _remade(spark: SparkSession, folder: Path | str, raw: str, recipes: "Recipes", say: Step) -> list[str]:
-    """Bring every table of these recipes up to the one that they are made of."""
-    files, marks = _tidied(folder_of(folder, raw)).snapshot()
-    if not marks:
+def _refresh_tables(spark: SparkSession, folder: Path | str, raw: str, recipes: "Recipes", report: Step) -> list[str]:
+    """Bring the tables of these recipes up to date with the raw table."""
+    files, offsets = _compacted(folder_of(folder, raw)).snapshot()
+    if not offsets:
         return []
-    sources = _Sources(spark, Path(folder), raw, files, marks)
-    coming = sources.coming
+    sources = _Sources(spark, Path(folder), raw, files, offsets)
+    pending = sources.pending
     try:
         for name, recipe in recipes.items():
-            coming[name] = _hands.submit(_remake, name, recipe, sources, say)
-        return [name for name, made in coming.items() if made.result()]
+            pending[name] = _table_workers.submit(_refresh_table, name, recipe, sources, report)
+        return [name for name, refreshed in pending.items() if refreshed.result()]
     finally:
-        for made in coming.values():
-            made.cancel()  # what has not begun when another fails
-        wait(coming.values())
+        for refreshed in pending.values():
+            refreshed.cancel()  # those that have not begun when one fails
+        wait(pending.values())
 
 
-def _remake(name: str, recipe: "Recipe", sources: "_Sources", say: Step) -> bool:
-    """Bring this table up to what it is made of; whether it was behind."""
-    target, marks = sources.folder_of(name), sources.marks
-    before = target.marks()
-    if before == marks:
+def _refresh_table(name: str, recipe: "Recipe", sources: "_Sources", report: Step) -> bool:
+    """Bring this table up to date; return whether it was not."""
+    target, offsets = sources.folder_of(name), sources.offsets
+    before = target.offsets()
+    if before == offsets:
         return False
-    say(f"making {name}")
-    if before and name in GROWING and has_grown(before, marks):
-        target.extend(_written(recipe(sources.beyond(before)), name, target), before, marks)
-        _tidied(target)
+    report(f"making {name}")
+    if before and name in INCREMENTAL and is_continuation(before, offsets):
+        target.extend(_written(recipe(sources.new_rows(before)), name, target), before, offsets)
+        _compacted(target)
     else:
-        target.replace(_written(recipe(sources), name, target), before, marks)
+        target.replace(_written(recipe(sources), name, target), before, offsets)
     return True
 
 
-def _tidied(table: DeltaFolder) -> DeltaFolder:
-    """The table, its small files joined where there are many: each look at it and each commit counts them all."""
+def _compacted(table: DeltaFolder) -> DeltaFolder:
+    """The table, compacted where it has many files: every read and every commit lists them all."""
     if len(table.files()) > FILES_MAX:
         table.compact()
     return table
 
 
 class _Sources:
-    """The tables that others are made of, as they stood when this run began, or as it makes them.
+    """The tables that others are made of: the snapshot at the start of this run, or what the run makes.
 
-    Who asks for one that is being made waits for it. Tables are begun in the order of their recipes, in which nothing
-    comes before what it needs, so whatever is waited for has been begun.
+    Reading a table that is being made waits for it. Tables are started in the order of their recipes, and a recipe
+    comes after those that it needs, so a table that is waited for has been started.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, raw: str, files: list[str], marks: Offsets) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, raw: str, files: list[str], offsets: Offsets) -> None:
         self._spark = spark
         self._folder = folder
         self._raw = raw
         self._files = files
-        self.marks = marks
-        self.coming: dict[str, Future[bool]] = {}  # what this run makes
+        self.offsets = offsets
+        self.pending: dict[str, Future[bool]] = {}  # tables that this run refreshes
 
     def __getitem__(self, name: str) -> DataFrame:
         if name == self._raw:
             return read_files(self._spark, name, self._files)
-        if name in self.coming:
-            self.coming[name].result()
+        if name in self.pending:
+            self.pending[name].result()
         return read_files(self._spark, name, self.folder_of(name).files())
 
     def folder_of(self, name: str) -> DeltaFolder:
@@ -281,40 +211,37 @@ class _Sources:
 
     @property
     def order(self) -> DataFrame:
-        """Every number once."""
         return order.one_order(self[RAW])
 
-    def beyond(self, before: Offsets) -> "_Beyond":
-        """The same, without what a table of these marks was made of."""
+    def new_rows(self, before: Offsets) -> "_NewRows":
+        """The same sources, without the rows that a table with these offsets was made of."""
         deliveries = self[RAW]
-        lanes = new_of_lanes(before, self.marks)
-        numbers = new_in_order(before, self.marks, self._firsts)
-        return _Beyond(
+        partitions = new_in_partitions(before, self.offsets)
+        numbers = new_in_order(before, self.offsets, self._firsts)
+        return _NewRows(
             self._spark,
             self._folder,
-            lane_rows(self._spark, deliveries, lanes),
+            partition_rows(self._spark, deliveries, partitions),
             order.one_order(deliveries, order_rows(self._spark, deliveries, numbers)),
         )
 
     @cached_property
     def _firsts(self) -> dict[PartitionName, int]:
-        """The first number of each lane."""
+        """The first number of each partition."""
         found = self[RAW].groupBy("stripe", "site").agg(F.min("sequence").alias("first")).collect()
         return {PartitionName(row["stripe"], row["site"]): row["first"] for row in found}
 
     @property
     def entered(self) -> DataFrame:
-        """When messages were entered."""
         return order.entered(self["trades"], self["orders"])
 
     @property
     def token_portals(self) -> DataFrame:
-        """Which site put each token into the order."""
         return fair.token_portals(self.order, self["formations"])
 
 
-class _Beyond(_Sources):
-    """What came since, of `deliveries` and of the order."""
+class _NewRows(_Sources):
+    """The new rows of `deliveries` and of the order; other tables are whole."""
 
     def __init__(self, spark: SparkSession, folder: Path, deliveries: DataFrame, order: DataFrame) -> None:
         super().__init__(spark, folder, RAW, [], {})
@@ -326,7 +253,6 @@ class _Beyond(_Sources):
 
     @property
     def order(self) -> DataFrame:
-        """Every new number once."""
         return self._order
 
 
@@ -360,7 +286,7 @@ RECIPES: Final[Recipes] = {
     "outages": lambda of: fair.outages(of["formations"], of["spreads"]),
     "fairness": lambda of: fair.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
 }
-"""What each table is made of, in an order in which nothing comes before what it needs."""
+"""How each table is made. A table comes after those that it is made of."""
 
 TRACE_RECIPES: Final[Recipes] = {
     "links": lambda of: link.links(of[TRACES]),
@@ -369,43 +295,110 @@ TRACE_RECIPES: Final[Recipes] = {
     "retries": lambda of: link.retries(of[TRACES]),
     "requests": lambda of: link.requests(of[TRACES]),
 }
-"""The same of what is made of traces."""
+"""The same for tables that are made of traces."""
 
-GROWING: Final = frozenset({"trades", "notices", "orders", "releases"})
-"""Tables of which every row is made of one token of `deliveries`, and so stays as it is."""
+INCREMENTAL: Final = frozenset({"trades", "notices", "orders", "releases"})
+"""Tables whose rows are each made of one token of `deliveries`, and so never change."""
+
+
+def is_continuation(before: Offsets, now: Offsets) -> bool:
+    """Whether the present journals continue those that a table was made of."""
+    return all(name in now and (offset == now[name] or offset.next < now[name].next) for name, offset in before.items())
+
+
+def new_in_partitions(before: Offsets, now: Offsets) -> dict[PartitionName, Span]:
+    """The numbers that each partition gained."""
+    spans = {name: (before[name].next if name in before else 0, offset.next) for name, offset in now.items()}
+    return {name: span for name, span in spans.items() if span[0] < span[1]}
+
+
+def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, int]) -> dict[int, list[Span]]:
+    """By stripe: the numbers that some partition gained and none had before, as separate spans."""
+    found: dict[int, list[Span]] = {}
+    for stripe in sorted({name.stripe for name in now}):
+        held = _joined(
+            (firsts.get(name, offset.next), offset.next) for name, offset in before.items() if name.stripe == stripe
+        )
+        added = _joined(span for name, span in new_in_partitions(before, now).items() if name.stripe == stripe)
+        if left := list(_without(added, held)):
+            found[stripe] = left
+    return found
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """The union of spans, as ascending spans that do not touch."""
+    joined: list[Span] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
+    """The numbers of the first spans that are in none of the others; both ascend."""
+    others = list(others)
+    for begin, end in spans:
+        for other_begin, other_end in others:
+            if begin < other_begin < end:
+                yield begin, other_begin
+            if other_begin < end:
+                begin = max(begin, min(other_end, end))
+        if begin < end:
+            yield begin, end
+
+
+def partition_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[PartitionName, Span]) -> DataFrame:
+    """The deliveries in these spans of partitions. Files that end before all of them are not opened."""
+    rows = [(name.stripe, name.site, *span) for name, span in spans.items()]
+    return _chosen(deliveries, spark.createDataFrame(rows, _PARTITIONS_DDL), ["stripe", "site"], rows)
+
+
+def order_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[int, list[Span]]) -> DataFrame:
+    """The deliveries with these numbers, of all sites."""
+    rows = [(stripe, *span) for stripe, of_stripe in spans.items() for span in of_stripe]
+    return _chosen(deliveries, spark.createDataFrame(rows, _ORDER_DDL), ["stripe"], rows)
+
+
+def _chosen(deliveries: DataFrame, spans: DataFrame, keys: list[str], rows: Sequence[tuple[int, ...]]) -> DataFrame:
+    least = min((row[-2] for row in rows), default=0)
+    within = (F.col("sequence") >= F.col("begin")) & (F.col("sequence") < F.col("behind"))
+    recent = deliveries.where(F.col("sequence") >= least)
+    return recent.join(F.broadcast(spans), keys).where(within).drop("begin", "behind")
 
 
 def folder_of(folder: Path | str, name: str) -> DeltaFolder:
-    """The Delta table of this name."""
+    """The Delta table with this name."""
     if name not in TABLES:
         raise UserError(f"table is {name!r}; there are {', '.join(TABLES)}")
     return DeltaFolder(Path(folder).absolute() / name, TABLES[name].schema)
 
 
 def read_table(spark: SparkSession, folder: Path | str, name: str) -> DataFrame:
-    """A table as it stands now; without rows where it was never made."""
+    """The present snapshot of a table; without rows where it was never made."""
     return read_files(spark, name, folder_of(folder, name).files())
 
 
 def read_files(spark: SparkSession, name: str, files: list[str]) -> DataFrame:
-    """A snapshot of a table, whose files are named."""
+    """A snapshot of a table, given by its files."""
     schema = from_arrow_schema(TABLES[name].schema)
     return read_parquet(spark, files, schema) if files else spark.createDataFrame([], schema)
 
 
 def _written(frame: DataFrame, name: str, target: DeltaFolder) -> list[Written]:
-    """Executors write files; the commit that makes them the table is the caller's."""
+    """Write the rows of a table to files, on executors. The caller commits them."""
     schema = TABLES[name].schema
     chosen = frame.select(*schema.names)
     found = to_arrow_schema(chosen.schema)
-    unlike = [
+    mismatches = [
         f"{field.name} is {found.field(field.name).type}"
         for field in schema
         if found.field(field.name).type != field.type
     ]
-    assert not unlike, f"{name}: {', '.join(unlike)}"
+    assert not mismatches, f"{name}: {', '.join(mismatches)}"
     rows = chosen.mapInArrow(_writer(target.folder, schema), WRITTEN_DDL).collect()
-    return [Written.told(row) for row in rows]
+    return [Written.of(row) for row in rows]
 
 
 def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
@@ -418,5 +411,5 @@ def _writer(folder: Path, schema: Arrow) -> Callable[[Iterator[Arrow]], Iterator
     return write
 
 
-def _say_nothing(_text: str) -> None:
+def _ignore(_text: str) -> None:
     pass

@@ -1,18 +1,17 @@
-"""How the ring fared, from the traces of its sites: what links lose, how long they take, what was asked and answered.
+"""Loss, delay and requests of links, from the traces of sites.
 
-These are the figures that T-RMP §4 and §5 choose the timing from. An acknowledgment that had to be asked for was *late*
-where at least as many copies came as were asked for, because then one of them came by itself; otherwise it was *lost*.
-(A request that was there before it was sent does not count: nobody answers that.) It was *absent* where it never came,
-which counts as lost, too. Delays are those of acknowledgments that came unasked; a
-repair is sent again by somebody else, and says nothing about the link. Times of answers are those of first requests: of
-what was asked for again nobody can tell which request was answered (Karn and Partridge say the same of round trips in
-TCP).
+T-RMP §4 and §5 choose the timing from these values. An acknowledgment that was requested was *late* where at least as
+many copies came as were requested, because one of them came without a request; otherwise it was *lost*. (A request that
+arrived before the acknowledgment was sent does not count: it is not answered.) It was *absent* where it never came,
+which counts as lost, too. Delays are those of acknowledgments that came without a request: a repair may be sent by
+another site, and is no measure of the link. Answer times are those of first requests: of several requests it is unknown
+which one was answered (Karn and Partridge say the same of round trips in TCP).
 
-Delays compare two clocks, so each is uncertain by their bounds together: the greatest of these stands beside them.
+Delays compare two clocks. Their error is at most the sum of both bounds; `clock_bound_max_ns` is the greatest sum.
 """
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fairtape.pipeline.tables.order_tables import distribution
 
@@ -27,7 +26,7 @@ def _tokens(traces: DataFrame) -> DataFrame:
 
 
 def links(traces: DataFrame) -> DataFrame:
-    """Every pair of sites, one way."""
+    """Every link between two sites, one way."""
     tokens = _tokens(traces).withColumnsRenamed({"peer": "from_site", "site": "to_site"})
     keys = ("stripe", "from_site", "to_site")
     counts = tokens.groupBy(*keys).agg(
@@ -45,14 +44,14 @@ def links(traces: DataFrame) -> DataFrame:
 
 
 def source_links(traces: DataFrame) -> DataFrame:
-    """Every source at every site: what had to be asked for, of what was acknowledged by others."""
+    """Every source at every site: messages that others acknowledged, and how many of them had to be requested."""
     sums = traces.where("kind = 'source'").groupBy("stripe", F.col("peer").alias("source"), "site")
     counts = sums.agg(F.sum("messages").alias("messages"), F.sum("missing").alias("missing"))
     return counts.withColumn("loss", F.when(F.col("messages") > 0, F.col("missing") / F.col("messages")))
 
 
 def token_losses(traces: DataFrame) -> DataFrame:
-    """Every token, as the sites that waited for it tell."""
+    """Every token, according to the sites that waited for it."""
     requests = F.expr(_REQUESTS)
     return (
         _tokens(traces)
@@ -70,13 +69,13 @@ def token_losses(traces: DataFrame) -> DataFrame:
 
 
 def retries(traces: DataFrame) -> DataFrame:
-    """How many tokens took how many requests, at each site."""
+    """At each site, the number of tokens for each count of requests."""
     counted = _tokens(traces).groupBy("stripe", "site", F.expr(_REQUESTS).alias("requests"))
     return counted.agg(F.count(F.lit(1)).alias("tokens"))
 
 
 def requests(traces: DataFrame) -> DataFrame:
-    """Who was asked by whom, how often there was an answer, and after what time."""
+    """Requests between sites: how many were answered, and after what time."""
     wanted = F.when(F.col("ack_requests") > 0, "acknowledgment").otherwise("messages")
     asked = traces.where("kind = 'request'").withColumnRenamed("peer", "asked").withColumn("wanted", wanted)
     keys = ("stripe", "site", "asked", "wanted")

@@ -1,17 +1,16 @@
-"""What was traded: sales as they really were, bars, averages, last sales, volumes.
+"""Market tables: corrected sales, bars, average prices, last sales, volumes.
 
-A period is found by integer arithmetic: `window()` would make a timestamp of every row first, which costs as much again
-as all the rest and loses three digits. Rows are grouped by the *number* of the period and not by its first nanosecond:
-multiples of a thousand million have the same lowest bits, and Spark's hash tables suffer from that. Sums of quantities
-are made of two halves of 32 bits, which cannot overflow and cost next to nothing; a sum of decimals would take several
-times as long.
+Periods are computed with integers: `window()` would convert every row to a timestamp, which doubles the cost and loses
+three digits. Rows are grouped by the *number* of the period and not by its first nanosecond: multiples of 10⁹ share
+their lowest bits, which slows Spark's hash tables. Quantities are summed as two halves of 32 bits, which cannot
+overflow and cost little; a sum of decimals takes several times as long.
 """
 
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from fairtape.core.instants import SECOND, Duration
 from fairtape.pipeline.schemas import TABLES, Arrow
@@ -24,11 +23,11 @@ _REVISED: Final = "stripe INT, sequence LONG, number LONG, void BOOLEAN, price L
 
 
 def sales(trades: DataFrame, notices: DataFrame) -> DataFrame:
-    """Trades as they really were: corrected ones stand where the wrong ones stood, void ones are left out.
+    """Trades with their corrections, at the place of the original; cancelled trades are left out.
 
-    A notice counts as it does for the ticker: it comes from the source that told the trade, names its venue and symbol,
-    and means the number under which the trade is known by then, which a correction changes. Unlike the ticker, which
-    forgets what is too old, this looks back as far as the table goes.
+    A notice is valid as it is for the ticker: it comes from the source of the trade, has its venue and symbol, and
+    refers to the current number of the trade, which a correction changes. The ticker forgets old trades; this looks
+    back as far as the table goes.
     """
     said = notices.where("number IS NOT NULL")
     means = said.select("stripe", F.col("number").alias("sequence")).distinct()
@@ -53,7 +52,7 @@ def sales(trades: DataFrame, notices: DataFrame) -> DataFrame:
 
 
 def _revised(table: Arrow) -> Arrow:
-    """What became of the trades of one stripe that somebody took back or corrected."""
+    """The trades of one stripe that were cancelled or corrected."""
     known: dict[int, dict[str, Any]] = {}  # by the number under which a trade is known now
     revised: dict[int, dict[str, Any]] = {}  # by its place
     for row in sorted(table.to_pylist(), key=lambda row: row["sequence"]):
@@ -75,16 +74,16 @@ def _revised(table: Arrow) -> Arrow:
 
 
 def bars(trades: DataFrame, *, period: Duration = SECOND, by: tuple[str, ...] = ("symbol",)) -> DataFrame:
-    """Open, high, low, close, volume and count of each period, by when trades were made and ordered by number.
+    """Open, high, low, close, volume and count of each period of trade times; within a period, numbers give the order.
 
-    `period_at_ns` is the beginning of the period. Columns are grouped by as they come: a table with an integer key for
-    its symbol is grouped some times faster than one with text.
+    `period_at_ns` is the beginning of the period. Grouping by an integer key for the symbol is several times faster
+    than by text.
     """
     return _at(trades.groupBy(*by, number_of(period)).agg(*_measures()), period)
 
 
 def consolidated_bars(sales: DataFrame, *, period: Duration = SECOND) -> DataFrame:
-    """Bars of symbols, also of those that moved from one stripe to another: their orders follow one another in time."""
+    """Bars of symbols, also of those that moved from one stripe to another, whose orders follow one another in time."""
     opened_at, closed_at = F.min("acknowledged_at_ns"), F.max("acknowledged_at_ns")
     parts = sales.groupBy("stripe", "symbol", number_of(period)).agg(
         *_measures(), opened_at.alias("opened_at"), closed_at.alias("closed_at")
@@ -112,18 +111,18 @@ def _measures() -> list[Column]:
 
 
 def number_of(period: Duration) -> Column:
-    """The number of the period in which a trade was made."""
+    """The number of the period of a trade."""
     return F.call_function("div", F.col("traded_at_ns"), F.lit(period)).alias("period")
 
 
 def _at(grouped: DataFrame, period: Duration) -> DataFrame:
-    """With the first nanosecond of a period in the place of its number."""
+    """Replace the number of a period by its first nanosecond."""
     begins_at = (F.col("period") * F.lit(period)).alias("period_at_ns")
     return grouped.select(*(begins_at if name == "period" else F.col(name) for name in grouped.columns))
 
 
 def sum_of(name: str) -> Column:
-    """The exact sum of integers that are not below zero, by decimals only where it may be beyond an integer."""
+    """The exact sum of integers ≥ 0; computed with decimals only where it may exceed 64 bits."""
     high, low = F.sum(F.shiftright(name, _HALF)), F.sum(F.col(name).bitwiseAND((1 << _HALF) - 1))
     small = (high < 1 << (_HALF - 2)) & (low < 1 << (2 * _HALF - 2))
     large = high.cast("decimal(27,0)") * F.lit(1 << _HALF).cast("decimal(10,0)") + low.cast("decimal(27,0)")
@@ -131,7 +130,7 @@ def sum_of(name: str) -> Column:
 
 
 def vwap(sales: DataFrame, *, period: Duration = DAY) -> DataFrame:
-    """What was paid on average: an exact sum of products, divided once and rounded toward zero."""
+    """The volume-weighted average price: an exact sum of products, divided once and rounded toward zero."""
     paid = F.col("price").cast("decimal(19,0)") * F.col("quantity").cast("decimal(19,0)")
     sums = sales.groupBy("symbol", number_of(period)).agg(
         F.try_sum(paid).cast("decimal(38,0)").alias("notional"),
@@ -142,13 +141,13 @@ def vwap(sales: DataFrame, *, period: Duration = DAY) -> DataFrame:
 
 
 def last_sales(sales: DataFrame) -> DataFrame:
-    """The last sale of every symbol, of whichever stripe; one that was corrected stands where it was made."""
+    """The last sale of every symbol over all stripes; a corrected sale keeps its original place."""
     latest = F.max_by(F.struct(*sales.columns), F.struct("acknowledged_at_ns", "stripe", "sequence"))
     return sales.groupBy("symbol").agg(latest.alias("last")).select("last.*")
 
 
 def volumes(sales: DataFrame, *, period: Duration = DAY) -> DataFrame:
-    """Volume of each venue, and of all of them together."""
+    """The volume of each venue, and (venue *) of all together."""
     each = _at(
         sales.groupBy("symbol", number_of(period), "venue").agg(
             sum_of("quantity").alias("volume"), F.count(F.lit(1)).alias("trades")

@@ -1,8 +1,8 @@
 """Traces of sites into a Delta table, each record exactly once.
 
-A site counts its records upward for ever, so the number is the mark, as for deliveries. Sites keep only so much: what
-was dropped before anybody read it is gone, and the table goes on with what there is. Within a life of a site there is
-no hole between two records that are read.
+Records of a site are numbered and numbers are never used again, so the number is the offset, as for deliveries. A site
+keeps a limited amount: records that it dropped before they were read are lost, and the table continues with the next.
+Within one life of a site there is no gap between two records that are read.
 """
 
 import json
@@ -28,54 +28,54 @@ TASKS_MAX: Final = 64
 
 _SCHEMA: Final = TABLES[TRACES].schema
 _KINDS: Final = np.array(["", *(kind.name.lower() for kind in TraceKind)])
-_FILES: Final = WRITTEN.append(pa.field("taken", pa.string()))
+_FILES: Final = WRITTEN.append(pa.field("ingested", pa.string()))
 _PIECE_DDL: Final = "task INT, path STRING, stripe INT, site LONG, first LONG, last BOOLEAN, due LONG"
 
 
 class TracePiece(NamedTuple):
-    """A file of traces, of which everything from number `due` on is wanted."""
+    """A file of traces, of which records from number `due` on are wanted."""
 
     task: int
     path: str
     stripe: int
     site: int
     first: int
-    last: bool  # of its life: it may be growing, or torn at the end
+    last: bool  # of a life of the site: it may be growing, or torn at the end
     due: int
 
 
-class Taken(NamedTuple):
-    """What was read of one file."""
+class IngestedFile(NamedTuple):
+    """The numbers that were read of one file."""
 
-    lane: str
+    partition: str
     begin: int
     end: int
 
 
 def ingest_traces(spark: SparkSession, journals: Iterable[Path | str] | Path | str, table: Path | str) -> int:
-    """Take in, with one commit, every record beside these journals that is not yet in the table; how many."""
+    """Add, in one commit, every record beside these journals that is not yet in the table; return how many."""
     folder = DeltaFolder(Path(table).absolute(), _SCHEMA)
-    marks = folder.marks()
-    pieces = list(_pieces(directories(journal_names(journals)), marks))
+    offsets = folder.offsets()
+    pieces = list(_pieces(directories(journal_names(journals)), offsets))
     if not pieces:
         return 0
     wanted = spark.createDataFrame(pieces, _PIECE_DDL).repartition(min(len(pieces), TASKS_MAX), "task")
-    rows = wanted.mapInArrow(_writer(folder.folder), f"{WRITTEN_DDL}, taken STRING").collect()
-    taken = [Taken(*each) for row in rows for each in json.loads(row["taken"])]
-    after = _after(taken, folder.folder)
-    moved = {name: mark for name, mark in after.items() if name not in marks or mark.next > marks[name].next}
+    rows = wanted.mapInArrow(_writer(folder.folder), f"{WRITTEN_DDL}, ingested STRING").collect()
+    ingested = [IngestedFile(*each) for row in rows for each in json.loads(row["ingested"])]
+    after = _after(ingested, folder.folder)
+    moved = {name: offset for name, offset in after.items() if name not in offsets or offset.next > offsets[name].next}
     if not moved:
         return 0
-    files = [Written.told(row) for row in rows if row["path"] is not None]
-    return sum(file.rows for file in files) if folder.commit(files, marks, {**marks, **moved}) else 0
+    files = [Written.of(row) for row in rows if row["path"] is not None]
+    return sum(file.rows for file in files) if folder.commit(files, offsets, {**offsets, **moved}) else 0
 
 
-def _pieces(journals: Iterable[Path], marks: Offsets) -> Iterator[TracePiece]:
+def _pieces(journals: Iterable[Path], offsets: Offsets) -> Iterator[TracePiece]:
     task = 0
     for journal in journals:
         files = trace_files(journal / TRACES)
         for file, end in zip(files, ends_of(files), strict=True):
-            due = marks.get(PartitionName(file.stripe, file.site), Offset(1)).next
+            due = offsets.get(PartitionName(file.stripe, file.site), Offset(1)).next
             last = end is None
             if end is None or end > due:
                 yield TracePiece(task, str(file.path), file.stripe, file.site, file.first, last, due)
@@ -83,22 +83,22 @@ def _pieces(journals: Iterable[Path], marks: Offsets) -> Iterator[TracePiece]:
 
 
 def _writer(folder: Path) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
-    """What an executor does with the pieces of its task: one file of all their records."""
+    """The function of an executor: writes one file with the records of its pieces."""
 
     def write(tables: Iterator[Arrow]) -> Iterator[Arrow]:
         pieces = [TracePiece(**row) for table in tables for row in table.to_pylist()]
-        taken: list[Taken] = []
-        written = write_parquet(folder, (batch for piece in pieces for batch in _batches(piece, taken)), _SCHEMA)
+        ingested: list[IngestedFile] = []
+        written = write_parquet(folder, (batch for piece in pieces for batch in _batches(piece, ingested)), _SCHEMA)
         fields = dict.fromkeys(WRITTEN.names) if written is None else asdict(written)
-        yield pa.RecordBatch.from_pylist([{**fields, "taken": json.dumps(taken)}], schema=_FILES)
+        yield pa.RecordBatch.from_pylist([{**fields, "ingested": json.dumps(ingested)}], schema=_FILES)
 
     return write
 
 
-def _batches(piece: TracePiece, taken: list[Taken]) -> Iterator[Arrow]:
-    """The records of a piece; what was read is noted. A site may have dropped the file meanwhile."""
+def _batches(piece: TracePiece, ingested: list[IngestedFile]) -> Iterator[Arrow]:
+    """The records of a piece; adds to `ingested`. The site may have dropped the file meanwhile."""
     file = TraceFile(Path(piece.path), piece.stripe, piece.site, piece.first)
-    lane = str(PartitionName(piece.stripe, piece.site))
+    partition = str(PartitionName(piece.stripe, piece.site))
     end = piece.first
     try:
         for number, records in file.read(last=piece.last):
@@ -108,7 +108,7 @@ def _batches(piece: TracePiece, taken: list[Taken]) -> Iterator[Arrow]:
                 yield _batch(piece, number + skipped, records[skipped:])
     except FileNotFoundError:
         return
-    taken.append(Taken(lane, piece.first, end))
+    ingested.append(IngestedFile(partition, piece.first, end))
 
 
 def _batch(piece: TracePiece, first: int, records: Records) -> Arrow:
@@ -133,18 +133,18 @@ def _instants(instants: Records) -> Arrow:
     return pa.array(np.ascontiguousarray(instants), pa.int64(), mask=instants == 0)
 
 
-def _after(taken: Iterable[Taken], table: Path) -> Offsets:
-    """Where each site stands then. Files of one site must follow one another."""
-    by_lane: dict[str, list[Taken]] = {}
-    for each in sorted(taken, key=lambda each: each.begin):
-        by_lane.setdefault(each.lane, []).append(each)
-    for lane, pieces in by_lane.items():
+def _after(ingested: Iterable[IngestedFile], table: Path) -> Offsets:
+    """The offset of each site. Files of one site must be consecutive."""
+    by_partition: dict[str, list[IngestedFile]] = {}
+    for each in sorted(ingested, key=lambda each: each.begin):
+        by_partition.setdefault(each.partition, []).append(each)
+    for partition, pieces in by_partition.items():
         for before, behind in pairwise(pieces):
             if before.end != behind.begin and not begins_a_life(behind.begin):
-                name = PartitionName.parse(lane)
+                name = PartitionName.parse(partition)
                 raise UserError(
-                    f"traces of stripe {name.stripe} of site {name.site} end with number {before.end - 1} and go on "
-                    f"with {behind.begin}; nothing was written to table {table}. Bring the missing file back, or move "
-                    "the earlier ones away"
+                    f"traces of stripe {name.stripe} of site {name.site} end with number {before.end - 1} and continue "
+                    f"with {behind.begin}; nothing was written to table {table}. Restore the missing file, or move the "
+                    "earlier ones away"
                 )
-    return {PartitionName.parse(lane): Offset(pieces[-1].end) for lane, pieces in by_lane.items()}
+    return {PartitionName.parse(partition): Offset(pieces[-1].end) for partition, pieces in by_partition.items()}

@@ -23,9 +23,9 @@ def test_rows_in_spark_are_those_of_the_journal(spark: "SparkSession", tmp_path:
     values.write(tmp_path, history)
     found = [row.asDict() for row in read(spark, tmp_path).orderBy("sequence", "token", "formation").collect()]
     assert {row["stripe"] for row in found} == {values.STRIPE}
-    expected = sorted(pipeline.told(tmp_path), key=lambda each: (each[2], each[1]))
-    told = [pipeline.as_told(row) for row in found if row["kind"] != "fragment"]
-    assert sorted(told, key=repr) == sorted(expected, key=repr)
+    expected = sorted(pipeline.expected_rows(tmp_path), key=lambda each: (each[2], each[1]))
+    found_rows = [pipeline.as_expected(row) for row in found if row["kind"] != "fragment"]
+    assert sorted(found_rows, key=repr) == sorted(expected, key=repr)
 
 
 def test_integers_survive_spark(spark: "SparkSession", tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_damage_reaches_the_user_with_file_byte_and_number(spark: "SparkSession"
 
 
 def test_segments_that_two_sites_swapped_end_the_query(spark: "SparkSession", tmp_path: Path) -> None:
-    journals = pipeline.twins(tmp_path, pipeline.tokens(40, size=8))
+    journals = pipeline.equal_journals(tmp_path, pipeline.tokens(40, size=8))
     assert read(spark, tmp_path / "*").count() == 640
     mine, _ = pipeline.swap(*journals, 2)
     with pytest.raises(Exception, match=rf"{mine.name} is damaged at byte 0, sequence {int(mine.stem)}: it belongs to"):

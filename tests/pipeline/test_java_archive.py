@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: what Java is told, and what a user is told where none could be made."""
+"""The archive of Spark's classes: the flags of Java, and the error where no archive could be made."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def java(release: int) -> Java:
 
 
 @pytest.mark.parametrize(("release", "kind"), [(17, "-XX:SharedArchiveFile="), (25, "-XX:AOTCache=")])
-def test_java_is_told_of_an_archive_where_there_is_one(cache: Path, release: int, kind: str) -> None:
+def test_java_gets_the_archive_where_there_is_one(cache: Path, release: int, kind: str) -> None:
     assert archive.archive_flags(java(release)) == []
     path = archive.archive_path(java(release))
     assert path.is_relative_to(cache)
@@ -36,18 +36,18 @@ def test_java_is_told_of_an_archive_where_there_is_one(cache: Path, release: int
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_java_with_an_aot_cache_is_told_nothing_about_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses to start when it is told both."""
+def test_a_java_with_an_aot_cache_gets_no_sharing_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses to start with both."""
     monkeypatch.setenv(archive.MAKING, "draft")
     assert archive.archive_flags(java(25))[0] == "-XX:AOTCacheOutput=draft"
     assert not any("-Xshare" in flag for flag in archive.archive_flags(java(25)))
     assert archive.archive_flags(java(17))[:2] == ["-XX:ArchiveClassesAtExit=draft", "-Xshare:auto"]
 
 
-def test_an_archive_that_could_not_be_made_is_told_in_one_sentence(
+def test_an_archive_that_could_not_be_made_is_reported_in_one_sentence(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_LESSON", "raise SystemExit('no, thank you')")
+    monkeypatch.setattr(archive, "_TRAINING_PROGRAM", "raise SystemExit('no, thank you')")
     with pytest.raises(UserError, match=r"^the class archive .* was not made: no, thank you$"):
         archive.make_archive()
     assert not list(cache.rglob("*.jsa"))

@@ -1,4 +1,4 @@
-"""A campaign against a streaming driver: it is killed at random moments, again and again, while journals grow."""
+"""A campaign against a streaming driver: it is killed at random moments while journals grow."""
 
 import os
 import random
@@ -32,8 +32,8 @@ DELAY_MAX = 0.5  # seconds from the last of them to its death: they fall into th
 
 
 @dataclass
-class Growing:
-    """The journals of a market that goes on while somebody reads them; the second site is some tokens behind."""
+class GrowingJournals:
+    """The journals of a market that grow while they are read; the second site is some tokens behind."""
 
     folder: Path
     seed: int
@@ -71,16 +71,16 @@ class Growing:
 
 
 @dataclass
-class Toll:
-    """What a campaign found."""
+class CampaignResult:
+    """The result of a campaign."""
 
     kills: int = 0
     failures: int = (
         0  # drivers that ended before they were killed: Spark gives a Python worker no more than ten seconds
     )
     during: list[str] = field(default_factory=list)  # the step before each death
-    unlike: list[str] = field(default_factory=list)  # tables that differ from those of a batch
-    unlike_again: list[str] = field(default_factory=list)  # after the checkpoint was lost, and another run
+    different: list[str] = field(default_factory=list)  # tables that differ from those of a batch
+    different_again: list[str] = field(default_factory=list)  # after the checkpoint was lost, and another run
     rows: dict[str, int] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)  # commits of each table, with those of dead drivers
     numbers: int = 0
@@ -93,47 +93,47 @@ class Toll:
             f"{self.versions[RAW]:,} batches committed, {sum(self.versions.values()):,} commits in all; "
             f"{self.numbers:,} numbers of {len(SITES)} sites, {self.rows[RAW]:,} rows of {RAW}, "
             f"{sum(self.rows.values()):,} rows in {len(self.rows)} tables; equal to the batch: "
-            f"{'no: ' + ', '.join(self.unlike) if self.unlike else 'yes'}; equal after a lost checkpoint: "
-            f"{'no: ' + ', '.join(self.unlike_again) if self.unlike_again else 'yes'}"
+            f"{'no: ' + ', '.join(self.different) if self.different else 'yes'}; equal after a lost checkpoint: "
+            f"{'no: ' + ', '.join(self.different_again) if self.different_again else 'yes'}"
         )
 
 
 def campaign(
-    spark: "SparkSession", folder: Path, *, kills: int, seed: int, tell: Callable[[str], object] = lambda _: None
-) -> Toll:
-    """Let a driver die so often, end the stream in peace, and hold every table against those of a batch."""
+    spark: "SparkSession", folder: Path, *, kills: int, seed: int, report: Callable[[str], object] = lambda _: None
+) -> CampaignResult:
+    """Kill a driver `kills` times, then end the stream normally, and compare every table with that of a batch."""
     chance = random.Random(seed)
     tables, checkpoint, batch = folder / "tables", folder / "checkpoint", folder / "batch"
-    growing = Growing(folder / "journals", seed)
-    toll = Toll()
-    while toll.kills < kills and toll.failures <= kills:
-        step = _live_and_die(growing, tables, checkpoint, chance)
+    growing = GrowingJournals(folder / "journals", seed)
+    result = CampaignResult()
+    while result.kills < kills and result.failures <= kills:
+        step = _run_and_kill(growing, tables, checkpoint, chance)
         if step is None:
-            toll.failures += 1
+            result.failures += 1
             continue
-        toll.during.append(step)
-        toll.kills += 1
-        tell(f"kill {toll.kills} of {kills}, behind: {step}")
-        if chance.random() < 0.25 or toll.kills == 1:
+        result.during.append(step)
+        result.kills += 1
+        report(f"kill {result.kills} of {kills}, behind: {step}")
+        if chance.random() < 0.25 or result.kills == 1:
             shutil.rmtree(checkpoint, ignore_errors=True)
     growing.finish()
     journals = f"{growing.folder}/*"
     run_stream(spark, journals, tables, checkpoint=checkpoint, available_now=True)
     run_batch(spark, journals, batch)
-    toll.unlike = _unlike(tables, batch)
+    result.different = _different(tables, batch)
     shutil.rmtree(checkpoint)
     run_stream(spark, journals, tables, checkpoint=checkpoint, available_now=True)
-    toll.unlike_again = _unlike(tables, batch)
-    toll.rows = {name: len(_rows(tables, name)) for name in TABLES}
-    toll.versions = {name: DeltaTable(tables / name).version() for name in TABLES}
-    toll.numbers = sum(growing.market.sequence - 1 for _ in SITES)
-    return toll
+    result.different_again = _different(tables, batch)
+    result.rows = {name: len(_rows(tables, name)) for name in TABLES}
+    result.versions = {name: DeltaTable(tables / name).version() for name in TABLES}
+    result.numbers = sum(growing.market.sequence - 1 for _ in SITES)
+    return result
 
 
-def _live_and_die(growing: Growing, tables: Path, checkpoint: Path, chance: random.Random) -> str | None:
-    """Let a driver take so many steps, then `kill -9` it with all that belongs to it; the last step it told.
+def _run_and_kill(growing: GrowingJournals, tables: Path, checkpoint: Path, chance: random.Random) -> str | None:
+    """Let a driver take some steps, then `kill -9` it and its children; return the last step that it printed.
 
-    None where it did not live so long: on a machine that is very busy Spark does not wait for its Python workers.
+    None where it ended before: on a very busy machine Spark does not wait for its Python workers.
     """
     command = [sys.executable, str(CHILD), str(growing.folder), str(tables), str(checkpoint), str(ROWS_MAX)]
     step = ""
@@ -151,7 +151,7 @@ def _live_and_die(growing: Growing, tables: Path, checkpoint: Path, chance: rand
     return step
 
 
-def _unlike(tables: Path, batch: Path) -> list[str]:
+def _different(tables: Path, batch: Path) -> list[str]:
     return [name for name in TABLES if _rows(tables, name) != _rows(batch, name)]
 
 

@@ -21,7 +21,7 @@ from fairtape.pipeline.stripes.evaluation import (
     portfolios,
     stripes_heard,
 )
-from fairtape.pipeline.stripes.limits import BadHistory, Limit, Places, Windows, chances, needs, tail
+from fairtape.pipeline.stripes.limits import BadHistory, Indices, Limit, Windows, chances, needs, tail
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripes.study import PlanLayout, places_in, plan_of
 
@@ -62,7 +62,7 @@ def limits(messages_max: float = 90.0) -> list[Limit]:
 
 
 def packed() -> Packing:
-    return pack(limits(), likeness(), bound=BOUND, room=0.1)
+    return pack(limits(), likeness(), bound=BOUND, reserve=0.1)
 
 
 @given(st.floats(0.5, 60), st.integers(1, 90))
@@ -114,7 +114,7 @@ def test_news_of_one_symbol_harm_fewer_others_than_where_rates_alone_decide() ->
     packing = packed()
     rates = limits()[0].windows.means
 
-    def harm(places: Places) -> float:
+    def harm(places: Indices) -> float:
         return float(np.bincount(places) @ np.bincount(places, rates))
 
     assert harm(packing.places) < harm(by_rate(SYMBOLS, rates, packing.stripes))
@@ -154,9 +154,9 @@ def test_a_customer_of_a_family_hears_fewer_stripes_than_with_other_plans_and_th
     assert ours.worst[0] <= BOUND
 
 
-def test_a_plan_that_still_keeps_the_bound_moves_nobody() -> None:
+def test_a_plan_that_still_keeps_the_bound_moves_no_symbol() -> None:
     packing = packed()
-    again = repack(limits(), likeness(), packing.places, bound=BOUND, room=0.1, stripes=packing.stripes)
+    again = repack(limits(), likeness(), packing.places, bound=BOUND, reserve=0.1, stripes=packing.stripes)
     assert again.places.tolist() == packing.places.tolist()
 
 
@@ -165,7 +165,7 @@ def test_newcomers_find_a_place_near_their_family_and_few_others_move() -> None:
     known = packing.places.copy()
     newcomers = np.argsort(limits()[0].windows.means)[:6]
     known[newcomers] = -1
-    again = repack(limits(), likeness(), known, bound=BOUND, room=0.1, stripes=packing.stripes)
+    again = repack(limits(), likeness(), known, bound=BOUND, reserve=0.1, stripes=packing.stripes)
     assert (again.places >= 0).all()
     assert (again.places != packing.places).sum() <= len(newcomers)
     assert (chances(limits(), again.places, again.stripes) <= BOUND)[
@@ -243,11 +243,11 @@ def test_a_symbol_too_busy_for_any_takes_a_stripe_that_became_empty() -> None:
     assert (packing.places.tolist(), packing.stripes, packing.lone) == ([1, 0], 2, frozenset({1}))
 
 
-def test_where_no_symbol_can_be_carried_nobody_is_judged() -> None:
+def test_where_no_symbol_can_be_carried_none_is_evaluated() -> None:
     windows = Windows.counted(SECOND, np.full((2, 4), 500.0, np.float32), np.full(4, 0.25))
     packing = pack([Limit(windows, 50.0)], Likeness.of(2, {}), bound=BOUND)
-    court = PlanEvaluator(("A", "B"), [Limit(windows, 50.0)], np.flatnonzero(np.zeros(2)), [], BOUND)
-    assert {verdict.overruns for verdict in compare(packing.places, court, [Limit(windows, 50.0)])} == {(0.0,)}
+    evaluator = PlanEvaluator(("A", "B"), [Limit(windows, 50.0)], np.flatnonzero(np.zeros(2)), [], BOUND)
+    assert {result.overruns for result in compare(packing.places, evaluator, [Limit(windows, 50.0)])} == {(0.0,)}
 
 
 def test_alphabetical_ranges_are_ranges_and_rates_are_balanced() -> None:

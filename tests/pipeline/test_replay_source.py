@@ -1,4 +1,4 @@
-"""A retransmit server's replay port as a source: a real server in a process of its own, and what it cannot give."""
+"""A replay port as a data source: a real retransmit server in another process."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parents[1]
 CHILD = Path(__file__).with_name("replay_child.py")
 TRADED = ("sequence", "venue", "symbol", "price", "quantity", "traded_at_ns", "trade_id", "trade_flags")
-UNTOLD = {
+ABSENT = {
     "site", "formation", "token", "incarnation", "source_number", "acknowledged_at_ns", "commit_at_ns",
     "released_at_ns", "late", "clock_bound_ns",
 }  # fmt: skip
@@ -53,7 +53,7 @@ def planned(version: int, stripes: int) -> StripePlan:
     return found.plan
 
 
-class Stage:
+class ReplayWorld:
     """A market whose sessions end twice: by a Break, and by another plan; its journal, and the plans."""
 
     def __init__(self, folder: Path) -> None:
@@ -94,18 +94,18 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return Stage(tmp_path_factory.mktemp("replay"))
+def stage(tmp_path_factory: pytest.TempPathFactory) -> ReplayWorld:
+    return ReplayWorld(tmp_path_factory.mktemp("replay"))
 
 
 @pytest.fixture(scope="module")
-def port(stage: Stage) -> Iterator[str]:
+def port(stage: ReplayWorld) -> Iterator[str]:
     with stage.server() as (_, at):
         yield at
 
 
 def read(options: ReplaySourceOptions, rows_max: int | None = None) -> list[dict[str, Any]]:
-    """All rows, in micro-batches of so many, whose offsets go through a checkpoint each time."""
+    """All rows, in micro-batches of `rows_max`, with offsets as from a checkpoint."""
     sessions = Sessions(options)
     start, found = sessions.start(), []
     sessions.settle()
@@ -121,7 +121,7 @@ def trades_in(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_trades_of_a_replay_are_those_of_the_journal_through_a_break_and_another_plan(
-    spark: "SparkSession", stage: Stage, port: str
+    spark: "SparkSession", stage: ReplayWorld, port: str
 ) -> None:
     def loaded(**options: str) -> "DataFrame":
         return spark.read.format("fairtape").options(rows="trades", **options).load()
@@ -130,11 +130,11 @@ def test_trades_of_a_replay_are_those_of_the_journal_through_a_break_and_another
     replay = [row.asDict() for row in loaded(replay=port, plan=str(stage.plan)).collect()]
     assert trades_in(replay) == trades_in(journal)
     assert {row["session"][2:7] for row in replay} == {"00100", "00101", "00200"}
-    assert {name for name in replay[0] if all(row[name] is None for row in replay)} == UNTOLD | {"source"}
+    assert {name for name in replay[0] if all(row[name] is None for row in replay)} == ABSENT | {"source"}
 
 
 def test_a_stream_of_a_replay_gives_the_same_rows_in_limited_batches_and_goes_on_from_its_checkpoint(
-    spark: "SparkSession", stage: Stage, port: str, tmp_path: Path
+    spark: "SparkSession", stage: ReplayWorld, port: str, tmp_path: Path
 ) -> None:
     stream = spark.readStream.format("fairtape").options(replay=port, plan=str(stage.plan), max_rows="130").load()
     counts: list[int] = []
@@ -155,7 +155,7 @@ def test_a_stream_of_a_replay_gives_the_same_rows_in_limited_batches_and_goes_on
 
 @pytest.mark.parametrize("rows_max", [7, 60, None])
 def test_every_message_of_every_session_comes_once_however_batches_are_cut(
-    stage: Stage, port: str, rows_max: int | None
+    stage: ReplayWorld, port: str, rows_max: int | None
 ) -> None:
     found = read(stage.options(port), rows_max)
     numbers: dict[str, list[int]] = {}
@@ -167,7 +167,7 @@ def test_every_message_of_every_session_comes_once_however_batches_are_cut(
     assert {row["kind"] for row in found if row["source"] is not None} == {"opaque"}
 
 
-def test_a_correction_is_one_also_where_reading_begins_with_it(stage: Stage, port: str) -> None:
+def test_a_correction_is_one_also_where_reading_begins_with_it(stage: ReplayWorld, port: str) -> None:
     options = stage.options(port)
     for row in read(options):
         if row["kind"] == "correction":
@@ -179,7 +179,7 @@ def test_a_correction_is_one_also_where_reading_begins_with_it(stage: Stage, por
     raise AssertionError
 
 
-def test_symbols_and_stripes_are_chosen_by_options(stage: Stage, port: str) -> None:
+def test_symbols_and_stripes_are_chosen_by_options(stage: ReplayWorld, port: str) -> None:
     everything = read(stage.options(port, rows="trades"))
     assert read(stage.options(port, rows="trades", symbols="ABC")) == [
         row for row in everything if row["symbol"] == "ABC"
@@ -188,8 +188,8 @@ def test_symbols_and_stripes_are_chosen_by_options(stage: Stage, port: str) -> N
     assert one == [row for row in everything if row["stripe"] == 1]
 
 
-def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back_goes_on(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_goes_away_is_reported_with_the_number_and_one_that_returns_is_read_on(
+    stage: ReplayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
     with stage.server() as (child, port):
@@ -199,21 +199,25 @@ def test_a_server_that_goes_away_is_told_with_the_number_and_one_that_comes_back
         last = sessions.latest(start)[session].next - 1
         child.kill()
         child.wait()
-    with pytest.raises(UserError, match=rf"replay {port} went away before message 1 of session {session} .* {last} is"):
+    with pytest.raises(
+        UserError, match=rf"replay {port} closed before message 1 of session {session} .* last wanted message is {last}"
+    ):
         list(replayed(SessionRange(session, 1, last), options))
-    with pytest.raises(UserError, match=rf"replay {port} does not answer .*; see that a retransmit server runs there"):
+    with pytest.raises(
+        UserError, match=rf"replay {port} does not answer .*; check that a retransmit server runs there"
+    ):
         Sessions(options).latest(start)
 
 
 def test_a_range_beyond_what_is_there_is_no_shorter_answer(
-    stage: Stage, port: str, monkeypatch: pytest.MonkeyPatch
+    stage: ReplayWorld, port: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
     options = stage.options(port)
     (session, *_) = Sessions(options).start()
     following = options.replay.following(session)
     assert following is not None
-    with pytest.raises(UserError, match=rf"went away before message {following} of session {session}"):
+    with pytest.raises(UserError, match=rf"closed before message {following} of session {session}"):
         list(options.replay.messages(session, 1, following))
 
 
@@ -222,14 +226,16 @@ def test_a_range_beyond_what_is_there_is_no_shorter_answer(
     [
         ({"replay": "nowhere"}, r"replay is 'nowhere'; give the replay port"),
         ({"plan": ""}, r"cannot be read"),
-        ({"rows": "stretches"}, r"rows is 'stretches'; of a replay it must be one of messages, trades"),
+        ({"rows": "offset_ranges"}, r"rows is 'offset_ranges'; of a replay it must be one of messages, trades"),
         ({"since": "1"}, r"option 'since' is unknown for a replay"),
         ({"stripes": "44"}, r"stripes names 44; plan 1 has 1, 2"),
         ({"user": "much too long"}, r"user or password cannot be sent"),
         ({"tag": "long"}, r"tag is 'long'"),
     ],
 )
-def test_a_wrong_option_of_a_replay_is_told_in_a_sentence(stage: Stage, options: dict[str, str], sentence: str) -> None:
+def test_a_wrong_option_of_a_replay_is_reported_in_a_sentence(
+    stage: ReplayWorld, options: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(UserError, match=sentence):
         ReplaySourceOptions.of({"replay": "127.0.0.1:1", "plan": str(stage.plan), **options})
 
@@ -239,7 +245,7 @@ def test_a_replay_without_a_plan_says_what_the_plan_is_for() -> None:
         ReplaySourceOptions.of({"replay": "127.0.0.1:1"})
 
 
-def test_a_deployment_that_the_server_does_not_serve_is_told(stage: Stage, port: str) -> None:
+def test_a_deployment_that_the_server_does_not_serve_is_reported(stage: ReplayWorld, port: str) -> None:
     with pytest.raises(UserError, match="knows no session XX"):
         read(stage.options(port, tag="XX"))
 

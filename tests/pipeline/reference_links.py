@@ -1,4 +1,4 @@
-"""A dumb twin of the tables that are made of traces: plain loops over the files, nothing clever."""
+"""A reference implementation of the tables that are made of traces: plain loops over the files."""
 
 import math
 from collections import Counter, defaultdict
@@ -8,10 +8,10 @@ from pathlib import Path
 from fairtape.pipeline.schemas import PERCENTILES
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage.trace_files import TRACES, ends_of, trace_files
-from pipeline.twin import Row
+from pipeline.reference_tables import Row
 
 
-class LinkTwin:
+class ReferenceLinks:
     """All traces of all journals, in memory."""
 
     def __init__(self, journals: Iterable[Path]) -> None:

@@ -1,7 +1,7 @@
-"""A dumb twin of the tables: plain loops over journals, one row after another, nothing clever.
+"""A reference implementation of the tables: plain loops over journals, row by row.
 
 It shares with the pipeline only the codecs. Every function gives rows as dictionaries with the columns of the table of
-its name, so that a test can hold them against one another, integer by integer.
+its name, so that a test can compare them, integer by integer.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 DAY = 86_400 * SECOND
 
 
-class Twin:
+class ReferenceTables:
     """All journals of all stripes, in memory."""
 
     def __init__(self, journals: Iterable[Path]) -> None:
@@ -37,14 +37,14 @@ class Twin:
     def _read(self, path: Path) -> None:
         journal = JournalReader.open(path)
         summary = next(iter(journal.summaries()))
-        lane = self.marks.setdefault((summary.stripe, summary.site), [])
+        released = self.marks.setdefault((summary.stripe, summary.site), [])
         with journal.entries() as cursor:
             for entry in cursor.everything():
                 if not isinstance(entry, JournalEntry):
                     self.changes[summary.stripe][entry.change.formation].append(entry.change)
                 elif entry.release is not None:
                     self.tokens[summary.stripe][entry.ordered.token] = entry.ordered
-                    lane.append((entry.ordered, entry.release))
+                    released.append((entry.ordered, entry.release))
 
     def messages(self, stripe: int) -> Iterable[tuple[int, Ordered, int, bytes]]:
         """Number, token, source and payload of all messages of a stripe, in order."""

@@ -1,4 +1,4 @@
-"""A streaming driver that is killed while journals grow: nothing stands twice, nothing is missing, in any table.
+"""A streaming driver that is killed while journals grow: no row is duplicated or missing in any table.
 
 The suite kills it once. With FAIRTAPE_DRILLS=all it is killed twenty times, which takes some minutes.
 """
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
-from pipeline.killing import campaign
+from pipeline.kill_campaign import campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,14 +24,14 @@ KILLS = 20 if os.environ.get("FAIRTAPE_DRILLS") == "all" else 1
 def test_a_driver_that_is_killed_and_a_checkpoint_that_is_lost_double_and_lose_nothing(
     spark: "SparkSession", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if KILLS > 2:
             with capsys.disabled():
                 sys.stdout.write(f"\n{text}")
 
-    toll = campaign(spark, tmp_path, kills=KILLS, seed=5, tell=tell)
-    tell(str(toll))
-    assert toll.kills == KILLS
-    assert not toll.unlike, str(toll)
-    assert not toll.unlike_again, str(toll)
-    assert toll.rows["deliveries"] >= toll.numbers
+    result = campaign(spark, tmp_path, kills=KILLS, seed=5, report=report)
+    report(str(result))
+    assert result.kills == KILLS
+    assert not result.different, str(result)
+    assert not result.different_again, str(result)
+    assert result.rows["deliveries"] >= result.numbers

@@ -19,10 +19,10 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
     journals, tables = tmp_path / "journals", tmp_path / "tables"
     market.trade_on(6).write(journals, (1, 2), until={2: 5})
     assert fairtape(["pipeline", "run", str(journals), "--out", str(tables), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert set(told["last_sequences"]) == {"0/1", "0/2"}
-    assert told["last_sequences"]["0/1"] == market.sequence - 1
-    assert "fairness" in told["tables"]
+    output = json.loads(capsys.readouterr().out)
+    assert set(output["last_sequences"]) == {"0/1", "0/2"}
+    assert output["last_sequences"]["0/1"] == market.sequence - 1
+    assert "fairness" in output["tables"]
     assert fairtape(["pipeline", "compact", str(tables)]) == 0
     assert fairtape(["pipeline", "vacuum", str(tables), "--hours", "1", "--rehearse"]) == 0
     assert fairtape(["pipeline", "run", str(journals), "--out", str(tables), "--json"]) == 0
@@ -38,7 +38,7 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
     [
         (["run", "nowhere", "--out", "tables"], "'nowhere' is no directory"),
         (["run", ".", "--out", "tables"], "'.' holds no journal"),
-        (["run", "journal", "--out", "t#h"], "names with '#'; choose a folder without it"),
+        (["run", "journal", "--out", "t#h"], "names with '#'; choose a folder without that character"),
         (["run", "journal", "--out", "t[x]"], "names with '['"),
         (["run", "journal", "--out", "file"], "cannot be made (File exists)"),
         (["run", "journal", "--out", "file/below"], "cannot be made (Not a directory)"),
@@ -47,7 +47,7 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
         (["run", ".", "--out", "tables", "--checkpoint", "x"], "--checkpoint is given without --stream"),
     ],
 )
-def test_a_mistake_is_told_in_one_sentence(
+def test_a_mistake_is_reported_in_one_sentence(
     arguments: list[str],
     sentence: str,
     tmp_path: Path,
