@@ -7,26 +7,24 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.simulate import JOBS_MAX, SEED_MAX, SEEDS_MAX, with_progress
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 from fairtape.simulation import configuration as configurations
 from fairtape.simulation import failover as failovers
 from fairtape.simulation import fault_schedule as fault_schedules
-from fairtape.simulation.campaign import CampaignTally, Distribution, Run, campaign, cores, replay_command
 from fairtape.simulation.cluster_run import run_cluster
-from fairtape.simulation.configuration import LOSS_MAX, draw
 from fairtape.simulation.failover import run_failover
 from fairtape.simulation.floor import run_floor
-from fairtape.simulation.recorder import lines
-from fairtape.simulation.ring_run import RingRun, RunOutcome, check_run, run_seed
-from fairtape.simulation.space_time_diagram import Window, choose_window, count_flights, draw_svg
-from fairtape.simulation.world import EPOCH
+
+if TYPE_CHECKING:
+    from fairtape.simulation.campaign import CampaignTally, Distribution, Run
+    from fairtape.simulation.ring_run import RingRun, RunOutcome
+    from fairtape.simulation.space_time_diagram import Window
 
 DIGEST_SIZE: Final = 16
 SECONDS_MAX: Final = 1e6  # no world lasts that long
@@ -68,6 +66,9 @@ def check(
     The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
     """
+    from fairtape.cli.simulate import with_progress
+    from fairtape.simulation.campaign import CampaignTally, campaign, cores, replay_command
+
     _check_options(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
     kind = _choose({"--healing": healing, "--failover": failover, "--floor": floor}, loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
@@ -97,13 +98,15 @@ class RunKind:
     """One kind of world."""
 
     name: str
-    run: Run
+    run: "Run"
     describe: Callable[[int], str]
     options: tuple[str, ...]  # the command line options that choose this kind
     counted: str  # the meaning of `reforming`
 
 
 def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
+    from fairtape.simulation.ring_run import run_seed
+
     chosen = [flag for flag, given in flags.items() if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} are given; give one of them")
@@ -134,6 +137,9 @@ KINDS: Final = {
 
 
 def _check_options(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
+    from fairtape.cli.simulate import JOBS_MAX, SEED_MAX, SEEDS_MAX
+    from fairtape.simulation.configuration import LOSS_MAX
+
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
@@ -146,7 +152,7 @@ class Digest:
     def __init__(self) -> None:
         self._sum = 0
 
-    def add(self, outcome: RunOutcome) -> None:
+    def add(self, outcome: "RunOutcome") -> None:
         history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
         self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
 
@@ -154,7 +160,7 @@ class Digest:
         return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
-def _summary(tally: CampaignTally, seconds: float, kind: RunKind) -> str:
+def _summary(tally: "CampaignTally", seconds: float, kind: RunKind) -> str:
     verdict = f"{len(tally.failures)} broke a guarantee" if tally.failures else "every guarantee held"
     worlds = "1 world" if tally.seeds == 1 else f"{tally.seeds:,} worlds"
     return (
@@ -166,22 +172,26 @@ def _summary(tally: CampaignTally, seconds: float, kind: RunKind) -> str:
     )
 
 
-def _counts_text(tally: CampaignTally) -> str:
+def _counts_text(tally: "CampaignTally") -> str:
     return "at all replicas: " + ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
 
 
-def _distributions(tally: CampaignTally) -> list[tuple[str, Distribution]]:
+def _distributions(tally: "CampaignTally") -> list[tuple[str, "Distribution"]]:
+    from fairtape.simulation.campaign import Distribution
+
     return [(name, Distribution.of(took)) for name, took in sorted(tally.durations.items())]
 
 
-def _distribution_text(name: str, took: Distribution) -> str:
+def _distribution_text(name: str, took: "Distribution") -> str:
     return (
         f"to {name}: {took.count:,} times, median {took.median / 1e6:.1f} ms, "
         f"99 % within {took.p99 / 1e6:.1f} ms, longest {took.longest / 1e6:.1f} ms"
     )
 
 
-def _fields(tally: CampaignTally, seconds: float, kind: RunKind, jobs: int) -> dict[str, object]:
+def _fields(tally: "CampaignTally", seconds: float, kind: RunKind, jobs: int) -> dict[str, object]:
+    from fairtape.simulation.campaign import replay_command
+
     failures = [
         {
             "seed": outcome.seed,
@@ -227,6 +237,12 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
 
     Without --svg the trace is printed. Without --from and --to a window with repairs is chosen.
     """
+    from fairtape.simulation.configuration import draw
+    from fairtape.simulation.recorder import lines
+    from fairtape.simulation.ring_run import RingRun
+    from fairtape.simulation.space_time_diagram import choose_window, count_flights, draw_svg
+    from fairtape.simulation.world import EPOCH
+
     _check_trace_options(seed=seed, since=since, until=until, loss=loss)
     configuration = draw(seed, loss=loss)
     run = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
@@ -257,25 +273,35 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     click.echo(f"{svg}: {count_flights(events, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s")
 
 
-def _verdict(run: RingRun) -> str:
+def _verdict(run: "RingRun") -> str:
+    from fairtape.simulation.ring_run import check_run
+
     all_delivered, broken = check_run(run)
     if broken is not None:
         return f"broke {broken}"
     return "everything was released everywhere" if all_delivered else "safe, with a failure declared or injected"
 
 
-def _window(since: float | None, until: float | None, chosen: Window) -> Window:
+def _window(since: float | None, until: float | None, chosen: "Window") -> "Window":
     """The requested window; a bound that was not given comes from the chosen window or from its width."""
+    from fairtape.simulation.space_time_diagram import Window
+    from fairtape.simulation.world import EPOCH
+
     width = chosen.until - chosen.since
     begins_at = _instant(since, min(chosen.since, _instant(until, NEVER) - width))
     return Window(max(begins_at, EPOCH), _instant(until, max(chosen.until, begins_at + width)))
 
 
 def _instant(seconds: float | None, otherwise: Instant) -> Instant:
+    from fairtape.simulation.world import EPOCH
+
     return otherwise if seconds is None else EPOCH + round(seconds * SECOND)
 
 
 def _check_trace_options(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
+    from fairtape.cli.simulate import SEED_MAX
+    from fairtape.simulation.configuration import LOSS_MAX
+
     check_within("SEED", seed, 0, SEED_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
     check_within("--from", since, 0.0, SECONDS_MAX)

@@ -16,8 +16,6 @@ import click
 
 from fairtape.cli.terminal import asked_to_stop, check_within, counted, steps
 from fairtape.core.errors import UserError
-from fairtape.deployment.config.description import FILE, read_deployment
-from fairtape.deployment.follow.site_failover import SiteFailover
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +105,9 @@ def run(
 
 def journals_in(places: Sequence[Path]) -> Iterator[Path]:
     """The journals in these places: a journal, a folder of journals, or a deployment."""
+    from fairtape.deployment.config.description import FILE, read_deployment
+    from fairtape.deployment.follow.site_failover import SiteFailover
+
     for place in places:
         if (place / FILE).exists():
             found = [path for path in SiteFailover(read_deployment(place)).journals.values() if path.is_dir()]

@@ -15,9 +15,9 @@ from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.market.stripe_planning import BASE
-from fairtape.market.stripes import BITS_PER_S_MAX, DAY, BadPlan, Endpoint, StripePlan
 
 if TYPE_CHECKING:
+    from fairtape.market.stripes import Endpoint, StripePlan
     from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study
 
 UNITS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -80,6 +80,8 @@ def stripes(
 
     A report (.html) and its plot (.svg) are written beside the plan. `fairtape operate DIR plan FILE` installs it.
     """
+    from fairtape.market.stripes import BadPlan
+
     _check_numbers(bound=bound, burst_ms=burst_ms, room=room, hold_back=hold_back, windows=windows, seed=seed)
     rates = {"edge_bits_per_s": _rate("--edge-rate", edge_rate), "core_bits_per_s": _rate("--core-rate", core_rate)}
     _check_out(out)
@@ -123,10 +125,14 @@ def _check_out(out: Path) -> None:
 
 
 def _midnight_at() -> int:
+    from fairtape.market.stripes import DAY
+
     return time.time_ns() // DAY * DAY
 
 
 def _rate(name: str, text: str) -> int:
+    from fairtape.market.stripes import BITS_PER_S_MAX
+
     found = _RATE.fullmatch(text)
     bits = round(float(found[1]) * UNITS[found[2]]) if found else 0
     if not 0 < bits <= BITS_PER_S_MAX:
@@ -134,14 +140,16 @@ def _rate(name: str, text: str) -> int:
     return bits
 
 
-def _base(text: str) -> Endpoint:
+def _base(text: str) -> "Endpoint":
+    from fairtape.market.stripes import BadPlan, Endpoint
+
     try:
         return Endpoint.parse(text, "--base")
     except BadPlan as bad:
         raise UserError(str(bad)) from None
 
 
-def _previous(path: Path) -> StripePlan:
+def _previous(path: Path) -> "StripePlan":
     from fairtape.edge.service.stripe_plans import read_plan
 
     return read_plan(path)

@@ -7,40 +7,29 @@ if a promise was not kept.
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isinf
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.core.percentiles import Rank, percentile
-from fairtape.ring.membership.formation import MEMBERS_MAX
-from fairtape.ring.membership.hierarchy import BadHierarchy, plan
-from fairtape.simulation.campaign import campaign, cores, replay_command
-from fairtape.simulation.cities import City
-from fairtape.simulation.failover import PROMISES, PromisedTime, run_failover
-from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS, REGIONS_MAX, REGIONS_MIN, EntryPath, race, regions
-from fairtape.simulation.ring_run import RunOutcome
-from fairtape.simulation.scale import SETTLING_TOKENS, Measured, Size, measure
+from fairtape.simulation.scale import Measured, Size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+    from rich.table import Table
+
+    from fairtape.simulation.cities import City
+    from fairtape.simulation.failover import PromisedTime
+    from fairtape.simulation.fair_entry import EntryPath
+    from fairtape.simulation.ring_run import RunOutcome
 
 SEED_MAX: Final = 10**18
 SEEDS_MAX: Final = 10**9
@@ -50,8 +39,11 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def progress_bar(completed: ProgressColumn, *, quiet: bool) -> Iterator[Progress]:
+def progress_bar(completed: "ProgressColumn", *, quiet: bool) -> Iterator["Progress"]:
     """A progress bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), completed, TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
@@ -59,9 +51,11 @@ def progress_bar(completed: ProgressColumn, *, quiet: bool) -> Iterator[Progress
 
 
 def with_progress(
-    results: Iterable[Result], label: str, total: int, *, completed: ProgressColumn | None = None, quiet: bool = False
+    results: Iterable[Result], label: str, total: int, *, completed: "ProgressColumn | None" = None, quiet: bool = False
 ) -> Iterator[Result]:
     """The results, each of which advances a progress bar."""
+    from rich.progress import MofNCompleteColumn
+
     with progress_bar(completed or MofNCompleteColumn(), quiet=quiet) as bar:
         task = bar.add_task(label, total=total)
         for result in results:
@@ -77,8 +71,10 @@ def _table(
     gap: int = 1,
     pad_edge: bool = True,
     wrap: bool = False,
-) -> Table:
+) -> "Table":
     """A table without lines; the first `left` columns are left-aligned."""
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=pad_edge, header_style="bold")
     for position, heading in enumerate(headings):
         table.add_column(heading, justify="left" if position < left else "right", no_wrap=not wrap)
@@ -103,16 +99,18 @@ EXPLANATIONS: Final = {
 class FailoverFindings:
     """The outcomes of all worlds."""
 
-    outcomes: Sequence[RunOutcome]
+    outcomes: Sequence["RunOutcome"]
     seconds: float
 
     @property
-    def promised_times(self) -> list[PromisedTime]:
+    def promised_times(self) -> list["PromisedTime"]:
+        from fairtape.simulation.failover import PROMISES, PromisedTime
+
         found = (PromisedTime.of(name, self.outcomes) for name in PROMISES)
         return [promised for promised in found if promised is not None]
 
     @property
-    def failures(self) -> list[RunOutcome]:
+    def failures(self) -> list["RunOutcome"]:
         """Worlds in which a promise, or any other guarantee, was broken."""
         return [outcome for outcome in self.outcomes if outcome.failed]
 
@@ -132,6 +130,9 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
 
     A world that breaks a promise is named with the command that repeats it exactly. The exit code is then 1.
     """
+    from fairtape.simulation.campaign import campaign, cores
+    from fairtape.simulation.failover import run_failover
+
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
     began_at = time.perf_counter()
@@ -146,6 +147,8 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
 
 
 def _show_failover(findings: FailoverFindings) -> None:
+    from rich.console import Console
+
     rows = map(_failover_row, findings.promised_times)
     Console(highlight=False).print(_table(FAILOVER_HEADINGS, rows, left=1))
     for promised in findings.promised_times:
@@ -157,7 +160,7 @@ def _show_failover(findings: FailoverFindings) -> None:
     click.echo(f"\n{len(findings.outcomes):,} worlds in {findings.seconds:.1f} s: {verdict}.")
 
 
-def _failover_row(promised: PromisedTime) -> Iterator[str]:
+def _failover_row(promised: "PromisedTime") -> Iterator[str]:
     yield promised.name
     for duration in (promised.least, promised.median, promised.p99, promised.longest):
         yield f"{duration / 1e6:,.1f} ms"
@@ -165,7 +168,7 @@ def _failover_row(promised: PromisedTime) -> Iterator[str]:
     yield f"{promised.within:.1%}"
 
 
-def _histogram(promised: PromisedTime) -> Iterator[str]:
+def _histogram(promised: "PromisedTime") -> Iterator[str]:
     """The count of worlds by the fraction of the promised time that was needed."""
     counts = [0] * (BUCKETS + 1)
     for share in promised.shares:
@@ -177,7 +180,9 @@ def _histogram(promised: PromisedTime) -> Iterator[str]:
         yield f"  {within} {count:>6,} {bar}".rstrip()
 
 
-def _replay_failover(outcome: RunOutcome) -> str:
+def _replay_failover(outcome: "RunOutcome") -> str:
+    from fairtape.simulation.campaign import replay_command
+
     return replay_command(outcome, "--failover")
 
 
@@ -255,6 +260,8 @@ def scale(
 
     10,000 sites take some minutes for each row, and some gigabytes of memory.
     """
+    from fairtape.simulation.scale import SETTLING_TOKENS
+
     check_within("--tokens", tokens, SETTLING_TOKENS + 1, TOKENS_MAX)
     check_within("--loss", loss, 0.0, TREE_LOSS_MAX, hint=", such as 0.002 for 0.2 %")
     for number in sites:
@@ -272,6 +279,8 @@ def sizes_of(sites: Iterable[int], like: Size) -> list[Size]:
 
 def show_scale(sizes: Sequence[Size], *, as_json: bool) -> bool:
     """Measure and print all rows; whether all promises were kept."""
+    from rich.console import Console
+
     rows = list(_measure_all(sizes, quiet=as_json))
     broken = [sentence for row in rows for sentence in row.broken()]
     if as_json:
@@ -284,6 +293,9 @@ def show_scale(sizes: Sequence[Size], *, as_json: bool) -> bool:
 
 
 def _check_hierarchy(sites: int, levels: int) -> None:
+    from fairtape.ring.membership.formation import MEMBERS_MAX
+    from fairtape.ring.membership.hierarchy import BadHierarchy, plan
+
     try:
         plan(sites, levels, loop_max=MEMBERS_MAX)
     except BadHierarchy as refusal:
@@ -293,6 +305,10 @@ def _check_hierarchy(sites: int, levels: int) -> None:
 
 
 def _measure_all(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:
+    from rich.progress import TaskProgressColumn
+
+    from fairtape.simulation.scale import measure
+
     with progress_bar(TaskProgressColumn(), quiet=quiet) as bar:
         for size in sizes:
             turns = "taking turns" if size.taking_turns else "all at once"
@@ -363,6 +379,9 @@ def entry(
 
     The exit code is 1 if the rotating portal makes one region first more than 1.1 times as often as another.
     """
+    from fairtape.simulation.campaign import cores
+    from fairtape.simulation.fair_entry import REGIONS_MAX, REGIONS_MIN, regions
+
     check_within("--regions", count, REGIONS_MIN, REGIONS_MAX)
     check_within("--races", races, RACES_MIN, RACES_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
@@ -382,8 +401,11 @@ def entry(
     ctx.exit(0 if fair else EXIT_BROKEN)
 
 
-def _run_races(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple[EntryPath, ...]:
+def _run_races(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple["EntryPath", ...]:
     """The sum over all worlds; it does not depend on the number of jobs."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     sizes = [min(RACES_PER_WORLD, races - begun) for begun in range(0, races, RACES_PER_WORLD)]
     seeds = [seed * RACES_MAX + world for world in range(len(sizes))]
     run = partial(_run_world, count)
@@ -393,11 +415,15 @@ def _run_races(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> 
         return _sum_paths(pool.map(run, seeds, sizes), len(sizes), quiet=quiet)
 
 
-def _run_world(count: int, seed: int, races: int) -> tuple[EntryPath, ...]:
+def _run_world(count: int, seed: int, races: int) -> tuple["EntryPath", ...]:
+    from fairtape.simulation.fair_entry import race
+
     return race(seed, count=count, races=races)
 
 
-def _sum_paths(worlds: Iterable[tuple[EntryPath, ...]], count: int, *, quiet: bool) -> tuple[EntryPath, ...]:
+def _sum_paths(worlds: Iterable[tuple["EntryPath", ...]], count: int, *, quiet: bool) -> tuple["EntryPath", ...]:
+    from rich.progress import TaskProgressColumn
+
     results = with_progress(worlds, "races", count, completed=TaskProgressColumn(), quiet=quiet)
     total = next(results)
     for paths in results:
@@ -405,7 +431,9 @@ def _sum_paths(worlds: Iterable[tuple[EntryPath, ...]], count: int, *, quiet: bo
     return total
 
 
-def _show_entry(paths: tuple[EntryPath, ...], cities: tuple[City, ...]) -> None:
+def _show_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> None:
+    from rich.console import Console
+
     rows = [
         (city.name, *(f"{100 * path.firsts[place] / path.races:.2f}" for path in paths))
         for place, city in enumerate(cities)
@@ -430,8 +458,10 @@ def _ratio_text(ratio: float) -> str:
 
 
 def _entry_fields(
-    paths: tuple[EntryPath, ...], cities: tuple[City, ...], seed: int, *, fair: bool
+    paths: tuple["EntryPath", ...], cities: tuple["City", ...], seed: int, *, fair: bool
 ) -> dict[str, object]:
+    from fairtape.simulation.fair_entry import CLOCK_BOUND, LOSS
+
     return {
         "races": paths[0].races,
         "regions": [city.name for city in cities],
@@ -454,7 +484,7 @@ def _entry_fields(
     }
 
 
-def _draw_entry(paths: tuple[EntryPath, ...], cities: tuple[City, ...]) -> str:
+def _draw_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> str:
     """An SVG bar chart with a bar for each region and path; the dashed line is an equal share."""
     group = BAR_WIDTH * (len(paths) + 1)
     width, height = group * len(cities) + BAR_WIDTH, PLOT_HEIGHT + 40 + 18 * len(paths)
