@@ -37,7 +37,7 @@ from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role
 from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import HEADER, MAGIC, VERSION, Kind, NodeId
-from loopback.wires import at_home, free_port, within_patience
+from loopback.local_peers import at_home, free_port, within_patience
 
 ONE, TWO, HEARER = 1, 2, 3
 OPEN_FILES_MAX = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 64

@@ -14,8 +14,8 @@ from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
-from loopback.belts import Belt, accounts_in
 from loopback.certificates import Authority
+from loopback.local_sequencer import Belt, accounts_in
 from loopback.test_fix_server import Customer, Market
 from loopback.test_ouch_server import PASSWORD, Client, enter
 from unit.fix_world import SECRET, fields, judge, order

@@ -21,7 +21,7 @@ from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Receiv
 from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
 from fairtape.gateway.session.store import MemoryFixStore
 from fairtape.market.prices import ONE
-from loopback.belts import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, Belt, accounts_in
 
 
 class Engine:

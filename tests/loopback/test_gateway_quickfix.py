@@ -22,7 +22,7 @@ from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.market.prices import ONE
-from loopback.belts import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, Belt, accounts_in
 from loopback.test_fix_quickfix import BreakingWire
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")

@@ -15,7 +15,7 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
-from loopback.belts import Belt, accounts_in
+from loopback.local_sequencer import Belt, accounts_in
 
 PASSWORD = "secret-ann"  # noqa: S105 - of nobody
 

@@ -20,7 +20,7 @@ from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.gateway.storage.accounts import TradingAccounts
-from loopback.belts import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, Belt, accounts_in
 
 T = TypeVar("T")
 

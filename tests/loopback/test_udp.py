@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.errors import UserError
 from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
-from loopback.wires import collect, within_patience
+from loopback.local_peers import collect, within_patience
 
 SO_NO_CHECK = 11
 MIXED = [bytes([n % 251]) * size for n, size in enumerate([1_400] * 150 + [300] + [900] * 3 + [0, 0, 64, 1_400, 1])]

@@ -32,7 +32,7 @@ from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, Transport, multicast_works
 from fairtape.storage.formation_stores import StoreThread, open_store
-from loopback.wires import at_home, free_port, within_patience
+from loopback.local_peers import at_home, free_port, within_patience
 
 ONE, TWO, THREE = 1, 2, 3
 LOOP = LOOP_CHANNEL + 1

@@ -21,7 +21,7 @@ from fairtape.net.transports import (
 )
 from fairtape.net.udp import Address, bind
 from fairtape.wire.frames import NodeId
-from loopback.wires import at_home, collect, free_port, within_patience
+from loopback.local_peers import at_home, collect, free_port, within_patience
 
 ONE, TWO, SOURCE, OTHER_SOURCE = 1, 2, 7, 8
 NEEDS_MULTICAST = pytest.mark.skipif(not multicast_works(), reason="no multicast on this machine's loopback")
