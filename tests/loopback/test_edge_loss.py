@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap
@@ -18,7 +19,7 @@ from fairtape.formats import moldudp64
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
-from fairtape.net.udp import Address, UdpSocket, bind
+from fairtape.net.udp import UdpSocket, bind
 from loopback.edge_wires import Groups, until
 from loopback.test_edge_station import expected, post
 from unit.edge_runtime.edge_journals import ANYWHERE, SETTINGS, catalogue, history

@@ -7,6 +7,7 @@ from select import select
 
 import pytest
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import Channel
 from fairtape.core.errors import UserError
 from fairtape.net.transports import (
@@ -19,7 +20,7 @@ from fairtape.net.transports import (
     Transport,
     multicast_works,
 )
-from fairtape.net.udp import Address, bind
+from fairtape.net.udp import bind
 from fairtape.wire.frames import NodeId
 from loopback.local_peers import at_home, collect, free_port, within_patience
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
-from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
+from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, UdpSocket, bind, trains
 from loopback.local_peers import collect, within_patience
 
 SO_NO_CHECK = 11

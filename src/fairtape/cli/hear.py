@@ -12,6 +12,7 @@ import click
 
 from fairtape.cli.journal import format_instant
 from fairtape.cli.terminal import check_within
+from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.config.description import FILE, Deployment, interface_at, read_deployment
@@ -31,7 +32,6 @@ from fairtape.market.prices import format_fixed
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.net.udp import PORT_MAX, Address
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
@@ -200,7 +200,7 @@ class Printer:
 
 
 def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: str | None) -> EdgeTarget:
-    named = tuple(map(_server, servers))
+    named = tuple(parse_address("--server", text) for text in servers)
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
             if given:
@@ -248,13 +248,6 @@ def _plan_or_none(path: Path) -> StripePlan | None:
         return read_plan(path)
     except UserError:
         return None
-
-
-def _server(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise UserError(f"--server is {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
-    return host, int(port)
 
 
 def _session(text: str | None, begin: int | None) -> Session | None:

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from fairtape.cli.terminal import check_within, counted
+from fairtape.core.addresses import is_host
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE
@@ -18,7 +19,6 @@ from fairtape.deployment.config.draft import (
     Draft,
     create_deployment,
 )
-from fairtape.net.udp import is_host
 from fairtape.ring.membership.topology import Excess, Remedy
 from fairtape.storage.formation_stores import check_store
 

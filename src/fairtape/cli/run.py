@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
+from fairtape.core.addresses import PORT_MAX, Address, format_address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import (
     LIMITS,
@@ -27,7 +28,6 @@ from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.process.node import SIZES, exit_with, run_load, run_reformer, run_site
 from fairtape.deployment.publish.target import publish_target
-from fairtape.net.udp import PORT_MAX, Address
 from fairtape.web.broadcast import CUSTOMERS_MAX, Limits
 from fairtape.web.server import HOST, ServedSite, bound, make_server, serve
 
@@ -140,7 +140,7 @@ def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
     for name, bounds in LIMITS.items():
         check_within(f"--{name.replace('_', '-')}", given[name], *bounds)
     chosen = {name: value for name, value in given.items() if value is not None and name not in LIMITS}
-    chosen |= {name: _address(f"--{name}", chosen[name]) for name in PLACES if name in chosen}
+    chosen |= {name: parse_address(f"--{name}", chosen[name], port_min=0) for name in PLACES if name in chosen}
     limits = limits_of({name: given[name] for name in LIMITS}, otherwise=listed.limits)
     options = replace(listed, **chosen, limits=limits)
     if not options.serves:
@@ -152,15 +152,8 @@ def _options(listed: GatewayOptions, given: dict[str, Any]) -> GatewayOptions:
 
 
 def _say(addresses: dict[str, Address]) -> None:
-    for name, (host, port) in addresses.items():
-        click.echo(f"{name} at {host}:{port}")
-
-
-def _address(option: str, text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > PORT_MAX:
-        raise UserError(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")
-    return host, int(port)
+    for name, address in addresses.items():
+        click.echo(f"{name} at {format_address(address)}")
 
 
 # `fairtape up`: run the sites and reformation servers of a deployment on this machine, and print what befalls them.
@@ -248,7 +241,7 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
 
     After Ctrl-C customers get what was released before it, and the number to go on with.
     """  # noqa: D301 - click means the one character \b
-    check_within("--port", port, 0, 65_535)
+    check_within("--port", port, 0, PORT_MAX)
     check_within("--customers", customers, 1, 1_000_000)
     target = ServedSite.of(directory, site)
     opened = bound(host, port)

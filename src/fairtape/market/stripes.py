@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from fairtape.core.addresses import PORT_MAX, find_address, format_address
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.symbols import BadName, Symbol, checked_symbol, checked_venue
 from fairtape.wire.frames import STRIPE_MAX
@@ -29,7 +30,6 @@ LISTINGS_MAX: Final = (1 << 16) - 1  # symbols times venues of the stripes of on
 FEEDS_MAX: Final = 64
 FEED_NAME_MAX: Final = 16
 BITS_PER_S_MAX: Final = 10**12
-PORT_MAX: Final = (1 << 16) - 1
 
 _FEED_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _ADDRESS: Final = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.(0|[1-9][0-9]{0,2})){3}")
@@ -47,15 +47,15 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.port}"
+        return format_address(self)
 
     @classmethod
     def parse(cls, text: str, what: str) -> "Endpoint":
         """The endpoint in text such as 239.195.7.1:31001."""
-        address, colon, port = text.rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or len(port) > len(str(PORT_MAX)):
+        found = find_address(text)
+        if found is None:
             raise BadPlan(f"{what} is {text!r}; expected an address and a port such as 239.195.7.1:31001")
-        return cls(address, int(port))
+        return cls(*found)
 
     def check(self, what: str) -> None:
         """Refuse what no group can be."""

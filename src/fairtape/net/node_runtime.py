@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol, cast
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import (
     Append,
     AppendFormation,
@@ -37,7 +38,7 @@ from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.transports import Transport
-from fairtape.net.udp import Address, UdpSocket
+from fairtape.net.udp import UdpSocket
 from fairtape.ring.receiver.release import LATE_AFTER
 
 DATAGRAMS_MAX: Final = 1_024  # read from one socket in one turn: a few milliseconds of work at full rate

@@ -20,9 +20,10 @@ from ipaddress import AddressValueError, IPv4Address
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
+from fairtape.core.addresses import Address, check_port, format_address
 from fairtape.core.effects import LOOP_CHANNEL, Channel
 from fairtape.core.errors import UserError
-from fairtape.net.udp import PORT_MAX, Address, Traffic, UdpSocket, bind
+from fairtape.net.udp import Traffic, UdpSocket, bind
 from fairtape.wire.frames import NODE_MAX, NodeId
 
 LOOPBACK: Final = "127.0.0.1"
@@ -74,8 +75,7 @@ class Groups:
             host, port = getattr(self, name)
             if not _is_group(host):
                 raise UserError(f"{name} group is {host!r}; it must be an IPv4 multicast address such as 239.195.0.1")
-            if not 1 <= port <= PORT_MAX:
-                raise UserError(f"{name} port is {port}; it must be from 1 to {PORT_MAX}")
+            check_port(f"{name} port", port)
         if self.data == self.control:
             raise UserError(f"data and control groups are both {self.data}; they need two groups or two ports")
         if not 0 <= self.ttl <= TTL_MAX:
@@ -333,7 +333,9 @@ def _resolved(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
     for each, address in addresses.items():
         other = holders.setdefault(address, each)
         if other != each:
-            raise UserError(f"nodes {other} and {each} are both at {_text(address)}; give each a port of its own")
+            raise UserError(
+                f"nodes {other} and {each} are both at {format_address(address)}; give each a port of its own"
+            )
         if each != node:
             _check_route(each, address)
     return addresses
@@ -342,8 +344,7 @@ def _resolved(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
 def _address(node: NodeId, peer: Peer) -> Address:
     if not 0 <= node <= NODE_MAX:
         raise UserError(f"the address book names node {node}; node numbers go from 0 to {NODE_MAX}")
-    if not 1 <= peer.port <= PORT_MAX:
-        raise UserError(f"port of node {node} is {peer.port}; it must be from 1 to {PORT_MAX}")
+    check_port(f"port of node {node}", peer.port)
     try:
         found = socket.getaddrinfo(peer.host, None, family=socket.AF_INET, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -363,8 +364,8 @@ def _check_route(node: NodeId, address: Address) -> None:
             trial.connect(address)
         except OSError as error:
             raise UserError(
-                f"node {node} is at {_text(address)}, where no route leads ({error.strerror}); correct its host or"
-                " the routes of this machine"
+                f"node {node} is at {format_address(address)}, where no route leads ({error.strerror});"
+                " correct its host or the routes of this machine"
             ) from None
 
 
@@ -389,7 +390,3 @@ def _is_group(host: str) -> bool:
         return IPv4Address(host).is_multicast
     except AddressValueError:
         return False
-
-
-def _text(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

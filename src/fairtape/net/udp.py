@@ -9,31 +9,25 @@ UDP may lose, but not silently: whatever the kernel would not take or could not 
 """
 
 import errno
-import re
 import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address
-from typing import Final, TypeAlias
+from typing import Final
 
+from fairtape.core.addresses import Address, check_port
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
-
-Address: TypeAlias = tuple[str, int]
 
 TRAIN_MAX: Final = 64  # segments of one call, in every kernel that knows UDP_SEGMENT
 # With its Ethernet, IP and UDP headers a train must stay below 64 KiB, or the kernel cuts it up before the device.
 TRAIN_BYTES_MAX: Final = 65_535 - 14 - 20 - 8
 REFUSING_MAX: Final = 4_096  # addresses that are remembered to take no trains
 BUFFER_SIZE: Final = 4 << 20  # asked of the kernel for each direction
-PORT_MAX: Final = 65_535
 SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may stand before a full queue
 SEND_RETRY_DELAY: Final = 50 * MICROSECOND
 
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-_NUMBERS: Final = re.compile(r"[0-9.]+")
 _SOL_UDP: Final = socket.IPPROTO_UDP
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
@@ -201,23 +195,9 @@ def trains(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         yield datagrams[start:]
 
 
-def is_host(text: str) -> bool:
-    """Whether it can be the name or the IPv4 address of a machine."""
-    if not _HOST.fullmatch(text):
-        return False
-    if not _NUMBERS.fullmatch(text):
-        return True
-    try:
-        IPv4Address(text)
-    except AddressValueError:
-        return False
-    return True
-
-
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A UDP socket on that address; `shared` lets several processes of this machine hear one multicast group."""
-    if not 0 <= port <= PORT_MAX:
-        raise UserError(f"port is {port}; it must be from 0 to {PORT_MAX}")
+    check_port("port", port, port_min=0)
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
+from fairtape.core.addresses import PORT_MAX
 from fairtape.core.errors import UserError
 from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
-from fairtape.net.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 
 PORTS: Final = range(20_000, 32_000)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import (
@@ -32,7 +33,7 @@ from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
-from fairtape.net.udp import Address, UdpSocket, bind
+from fairtape.net.udp import UdpSocket, bind
 
 # The streams of customers who replay: accepted, read and written without ever waiting for one of them.
 
@@ -63,12 +64,11 @@ class ReplayConnections:
         self._clients: dict[int, _Client] = {}
         self._next = 1
         self._listens_again_at: Instant = NEVER  # NEVER: it listens
-        host, port = at
         try:
-            self._listener = socket.create_server((host, port), backlog=BACKLOG)
+            self._listener = socket.create_server(at, backlog=BACKLOG)
         except OSError as error:
             raise UserError(
-                f"replays is {host}:{port}, where nothing can listen ({error.strerror}); choose another address"
+                f"replays is {format_address(at)}, where nothing can listen ({error.strerror}); choose another address"
             ) from None
         self._listener.settimeout(0)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
-from fairtape.net.udp import Address
 
 # TLS for the doors of a gateway: one certificate and key, for FIX, OUCH and the native protocol alike.
 
@@ -158,7 +158,9 @@ def secured(tls: ssl.SSLContext | None) -> dict[str, Any]:
 def nowhere(name: str, host: str, port: int, error: OSError) -> UserError:
     """The sentence about an address. asyncio repeats the address before the reason."""
     why = (error.strerror or str(error)).rpartition(": ")[2]
-    return UserError(f"{name} is {host}:{port}, where nothing can listen ({why}); choose another address")
+    return UserError(
+        f"{name} is {format_address((host, port))}, where nothing can listen ({why}); choose another address"
+    )
 
 
 class _Connection(asyncio.Protocol):

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from fairtape.core.addresses import format_address
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
@@ -62,7 +63,7 @@ class EtcdStore:
             self._read()
         except (Unreachable, *NONSENSE) as error:
             self.close()
-            named = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
+            named = ",".join(format_address((endpoint.host, endpoint.port)) for endpoint in endpoints)
             trouble = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
             raise UserError(f"store is etcd at {named}, where {trouble}") from None
 

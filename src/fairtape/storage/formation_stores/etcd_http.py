@@ -18,8 +18,8 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
+from fairtape.core.addresses import find_address
 from fairtape.core.errors import UserError
 
 # What a cluster of etcd may want of those who ask it: a certificate, a user and a password; and whom they trust.
@@ -293,11 +293,7 @@ def endpoints_of(place: str) -> tuple[list[EtcdEndpoint], str]:
 
 
 def _endpoint(place: str, url: str, *, secure: bool) -> EtcdEndpoint:
-    try:
-        parts = urlsplit(f"//{place}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port or "@" in place:
+    address = find_address(place)
+    if address is None or any(character in place for character in "@?#"):
         raise UserError(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
-    return EtcdEndpoint(host, port, secure)
+    return EtcdEndpoint(*address, secure)
