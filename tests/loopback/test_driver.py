@@ -120,7 +120,7 @@ class Ledger:
         assert now > 0
         self.lines.append(ordered)
 
-    def turn(self, change: FormationChange, now: Instant) -> None:
+    def append_formation(self, change: FormationChange, now: Instant) -> None:
         assert now > 0
         self.lines.append(change)
 
@@ -240,7 +240,7 @@ def delivery_due(commit_at: Instant, *, late: bool = False) -> Deliver:
 
 def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_turn_began(meshes: tuple[Mesh, Mesh]) -> None:
     toy, ledger, clock = Toy(wanted=[delivery_due(1_000)]), Ledger(), Stepping(1_000, 10)
-    NodeRuntime(toy, meshes[0], journal=ledger, consumer=ledger.consume).turn((), clock)
+    NodeRuntime(toy, meshes[0], journal=ledger, consumer=ledger.consume).step((), clock)
     assert [release.released_at for release in ledger.releases] == [1_020, 1_020]
     assert clock.read_at == 1_020
     assert not ledger.releases[0].late
@@ -249,26 +249,26 @@ def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_turn_began(m
 @pytest.mark.parametrize(("delay", "late"), [(LATE_AFTER, False), (LATE_AFTER + 2, True)])
 def test_whatever_holds_up_the_hand_over_makes_it_late(meshes: tuple[Mesh, Mesh], delay: int, late: bool) -> None:
     ledger, clock = Ledger(), Stepping(1_000, delay // 2)
-    NodeRuntime(Toy(wanted=[delivery_due(1_000)]), meshes[0], journal=ledger).turn((), clock)
+    NodeRuntime(Toy(wanted=[delivery_due(1_000)]), meshes[0], journal=ledger).step((), clock)
     assert [release.late for release in ledger.releases] == [late]
 
 
 def test_what_the_machine_marked_late_stays_late(meshes: tuple[Mesh, Mesh]) -> None:
     ledger = Ledger()
-    NodeRuntime(Toy(wanted=[delivery_due(1_000, late=True)]), meshes[0], journal=ledger).turn((), Stepping(1_000, 1))
+    NodeRuntime(Toy(wanted=[delivery_due(1_000, late=True)]), meshes[0], journal=ledger).step((), Stepping(1_000, 1))
     assert [release.late for release in ledger.releases] == [True]
 
 
 def test_to_hand_over_before_the_commit_instant_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
     seat = NodeRuntime(Toy(wanted=[delivery_due(2_000)]), meshes[0])
     with pytest.raises(AssertionError, match="token 1 is handed over 980 ns early"):
-        seat.turn((), Stepping(1_000, 10))
+        seat.step((), Stepping(1_000, 10))
 
 
 def test_effects_without_anyone_to_take_them_are_let_go(meshes: tuple[Mesh, Mesh]) -> None:
     toy = Toy(wanted=[Append(ORDERED), Deliver(ORDERED, RELEASE), REPORT])
     with driver_of(NodeRuntime(toy, meshes[0])) as driver:
-        driver.turn()
+        driver.step()
     assert toy.wanted == []
 
 
@@ -276,7 +276,7 @@ def test_what_a_consumer_gives_the_machine_is_carried_out_in_the_same_turn(meshe
     toy = Toy(wanted=[Deliver(ORDERED, RELEASE)])
     ledger = Ledger(machine=toy)
     with driver_of(NodeRuntime(toy, meshes[0], consumer=ledger.consume, reporter=ledger.report)) as driver:
-        driver.turn()
+        driver.step()
     assert ledger.lines == ["consumed 1", REPORT]
 
 
@@ -288,8 +288,8 @@ def test_what_a_consumer_gives_the_machine_of_an_earlier_seat_waits_for_no_timer
         NodeRuntime(feeding, meshes[1], consumer=ledger.consume),
     )
     with driver_of(*seats) as driver:
-        driver.turn()
-        driver.turn()
+        driver.step()
+        driver.step()
     assert ledger.lines == ["consumed 1", REPORT]
 
 
@@ -338,7 +338,7 @@ def test_a_clock_that_stands_still_before_a_deadline_stops_nobody(meshes: tuple[
     """It was set back, and is held until it has caught up."""
     ticking = Ticking(1_000, MILLISECOND)
     with closing(Driver([NodeRuntime(ticking, meshes[0])], Stepping(999, 0))) as driver:
-        driver.turn()
+        driver.step()
     assert ticking.wakes == 0
 
 
@@ -372,7 +372,7 @@ def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
     meshes[0].send(TWO, [datagram(ONE, n) for n in range(4 * DATAGRAMS_MAX)])
     with driver_of(NodeRuntime(flooded, meshes[1])) as driver:
         while not flooded.heard:
-            driver.turn()
+            driver.step()
         assert len(flooded.heard) < DATAGRAMS_MAX + TRAIN_MAX
         assert flooded.wakes > 0
         driver.run(within_patience(lambda: len(flooded.heard) == 4 * DATAGRAMS_MAX))
@@ -382,9 +382,9 @@ def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
 def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
     with driver_of(NodeRuntime(Idler(), meshes[0])) as driver:
         for _ in range(STALLED_TURNS_MAX - 1):
-            driver.turn()
+            driver.step()
         with pytest.raises(AssertionError, match="Idler asks to be woken at 1 and does nothing"):
-            driver.turn()
+            driver.step()
 
 
 def test_delayed_datagrams_arrive_after_their_delay_and_in_order(meshes: tuple[Mesh, Mesh]) -> None:
@@ -460,8 +460,8 @@ def test_another_thread_may_stop_the_driver(meshes: tuple[Mesh, Mesh]) -> None:
 def test_a_nudge_ends_the_wait_however_many_there_were(meshes: tuple[Mesh, Mesh]) -> None:
     with driver_of(NodeRuntime(Toy(), meshes[0])) as driver:
         for _ in range(10_000):
-            driver.nudge()
-        driver.turn()
+            driver.wakeup()
+        driver.step()
 
 
 @pytest.mark.skipif(OPEN_FILES_MAX <= WATCHED_MAX, reason="this process may not open so many files")

@@ -41,7 +41,7 @@ class Relay:
     def __init__(self, sent: StripePlan, heard: StripePlan) -> None:
         interface = Interface.named(LOOPBACK)
         own = bind("", 0)
-        interface.speak(own, ttl=0)
+        interface.configure_sender(own, ttl=0)
         self._out = UdpSocket(own)
         self._in: dict[int, tuple[UdpSocket, str, Address]] = {}
         for near, far in zip(sent.edge, heard.edge, strict=True):

@@ -45,7 +45,7 @@ class Post:
 
     def tell(self, each: Content) -> None:
         if isinstance(each, FormationChange):
-            self.writer.turn(each, NOON)
+            self.writer.append_formation(each, NOON)
             self.station.turned(each)
         else:
             self.writer.append(each, NOON)

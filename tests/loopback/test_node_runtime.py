@@ -86,12 +86,12 @@ def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path
     seat = seat_of(keeper, tmp_path)
     seat.on_formation = turned.append
     with closing(Driver([seat], SharedClock())) as driver:
-        driver.turn()
+        driver.step()
         assert keeper.answers == [(1, [CHANGE, ORDERED])], "one answer in a turn"
-        driver.turn()
+        driver.step()
         assert keeper.answers[1:] == [(2, [CHANGE, ORDERED])]
         keeper.wanted = [Fetch(3, 1, 1 << 16, 3)]
-        driver.turn()
+        driver.step()
         assert keeper.answers[2:] == [(3, [])]
     assert turned == [CHANGE]
 
@@ -99,7 +99,7 @@ def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path
 def test_a_cut_is_answered_with_what_is_left(tmp_path: Path) -> None:
     keeper = Keeper([AppendFormation(CHANGE), Append(ORDERED), Truncate(2)])
     with closing(Driver([seat_of(keeper, tmp_path)], SharedClock())) as driver:
-        driver.turn()
+        driver.step()
     assert keeper.answers == [Recovered.nothing()]
 
 
@@ -111,7 +111,7 @@ def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_
             SharedClock(),
         )
     ) as d:
-        d.turn()
+        d.step()
     with closing(JournalWriter.open(tmp_path, stripe=0, site=ONE)) as writer:
         past = writer.truncate_after((1 << 62) - 1)
     assert (past.number, past.layout, past.token) == (1, b"layout", 3)
@@ -120,9 +120,9 @@ def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_
 def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Path) -> None:
     question: StoreRequest = Recall()
     keeper, lines = Keeper([Notice("before"), QueryStore(question), Notice("after")]), list[str]()
-    seat = NodeRuntime(keeper, Mesh(ONE, {ONE: at_home(Role.GOVERNOR)}), log=lines.append)
+    seat = NodeRuntime(keeper, Mesh(ONE, {ONE: at_home(Role.COORDINATOR)}), log=lines.append)
     with closing(Driver([seat], SharedClock())) as driver:
-        seat.desk = StoreThread(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.nudge)
+        seat.store = StoreThread(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.wakeup)
         driver.run(until=within_patience(lambda: bool(keeper.answers)))
     assert lines == ["before", "after"]
     assert keeper.answers == [Recalled(None, ())]
@@ -150,7 +150,7 @@ def test_a_loop_is_heard_by_those_who_listen(transports: list[Transport]) -> Non
     with closing(
         Driver([NodeRuntime(*pair) for pair in zip(keepers, transports, strict=True)], SharedClock())
     ) as driver:
-        driver.turn()
+        driver.step()
         keepers[1].wanted.append(Multicast(LOOP, [b"token"]))
         driver.run(until=within_patience(lambda: bool(keepers[2].heard)))
         assert [keeper.heard for keeper in keepers] == [[], [], [b"token"]]
@@ -161,5 +161,5 @@ def seat_of(keeper: Keeper, folder: Path) -> NodeRuntime:
         keeper,
         Mesh(ONE, {ONE: at_home(Role.SITE)}),
         journal=JournalWriter.open(folder, stripe=0, site=ONE),
-        archive=History(folder),
+        history=History(folder),
     )

@@ -93,7 +93,7 @@ def test_a_turn_reads_no_more_than_its_limit_and_its_last_train(listener: UdpSoc
 
 
 def test_a_socket_does_not_hear_the_one_it_is_deaf_to(speaker: UdpSocket) -> None:
-    listener = UdpSocket(bind("127.0.0.1", 0), deaf_to=speaker.address)
+    listener = UdpSocket(bind("127.0.0.1", 0), ignored_sender=speaker.address)
     other = UdpSocket(bind("127.0.0.1", 0))
     speaker.send([b"echo"] * 5, listener.address)
     other.send([b"news"], listener.address)

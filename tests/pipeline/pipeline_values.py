@@ -110,7 +110,7 @@ def told(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
     """A dumb twin: kind, formation, token, number, source and its number, times, payload of all that was released."""
     found: list[tuple[Any, ...]] = []
     marks = _marks(directory)
-    for each in JournalReader.open(directory).story(**ranges):
+    for each in JournalReader.open(directory).messages_and_formations(**ranges):
         if isinstance(each, FormationChange):
             kind = "break" if each.broken else "formation"
             found.append((kind, each.token, each.sequence, None, None, each.installed_at, None, each.layout))

@@ -188,7 +188,7 @@ def test_a_journal_that_was_cut_and_went_on_is_not_read_on_silently(tmp_path: Pa
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.truncate_after(8)
         change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
-        writer.turn(replace(change, stripe=0), values.token_at(9))
+        writer.append_formation(replace(change, stripe=0), values.token_at(9))
         for number, first in ((9, 81), (10, 86), (11, 91), (12, 96), (13, 101)):
             again = pipeline.token(number, first, 5, formation=2)
             writer.append(again, again.acknowledged_at)
@@ -283,7 +283,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
         for stretch in (each for task in lanes.tasks(reached, end) for each in task):
             found += [entry.head for entry in entries_of(stretch) if stretch.first <= entry.head.sequence < stretch.end]
         reached = end
-    assert [(head.formation, head.token, head.turns) for head in found] == [
+    assert [(head.formation, head.token, head.changes_formation) for head in found] == [
         (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history
     ]
 

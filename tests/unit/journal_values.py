@@ -117,7 +117,7 @@ def enter(writer: JournalWriter, entry: Content) -> None:
     if isinstance(entry, Ordered):
         writer.append(entry, entry.acknowledged_at)
     else:
-        writer.turn(entry, entry.installed_at)
+        writer.append_formation(entry, entry.installed_at)
 
 
 def tiny(count: int) -> list[Ordered]:

@@ -33,7 +33,7 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
     head = decode_head(encoded[:HEAD_SIZE])
     assert head.encoded_size == len(encoded)
     assert head.position == position_of(entry)
-    assert head.turns == isinstance(entry, FormationChange)
+    assert head.changes_formation == isinstance(entry, FormationChange)
     assert decode_entry(encoded) == entry
 
 

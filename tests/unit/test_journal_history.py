@@ -106,7 +106,7 @@ def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
             writer.append(ordered, 0)
         assert past.after(10, 1 << 20, formation=1) == list(map(encode_entry, other))
         writer.truncate_after(15)
-        writer.turn(values.formation_change(values.tiny(16)[15], 2), 0)
+        writer.append_formation(values.formation_change(values.tiny(16)[15], 2), 0)
         (change,) = past.after(20, 1 << 20, formation=1)
         assert decode_entry(change) == values.formation_change(values.tiny(16)[15], 2)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fairtape.journal import Damaged, History, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment
 from unit import journal_values as values
 
 ENTRIES = values.first(60)
@@ -51,7 +51,7 @@ def test_a_reader_does_not_begin_in_the_segment_of_another_site(journals: tuple[
     with journal.seek(int(foreign.stem) + 3) as cursor, pytest.raises(Damaged, match="it belongs to"):
         list(cursor)
     with pytest.raises(Damaged, match="it belongs to"):
-        Trail(Place(foreign, HEADER_SIZE, int(foreign.stem), b""), Owner(values.STRIPE, values.SITE))
+        RecordScanner(Place(foreign, HEADER_SIZE, int(foreign.stem), b""), Owner(values.STRIPE, values.SITE))
 
 
 def test_the_owner_of_a_journal_is_known_though_its_first_header_is_damaged(journals: tuple[Path, Path]) -> None:

@@ -95,7 +95,7 @@ def test_a_journal_goes_on_after_a_cut_and_may_be_cut_again(tmp_path: Path, toke
             number += 1
             following = values.stream(number, sequence=now.sequence, token=now.token + 1)
             entries = [replace(next(following), formation=number) for _ in range(20)]
-            writer.turn(values.formation_change(entries[0], number, broken=True), 0)
+            writer.append_formation(values.formation_change(entries[0], number, broken=True), 0)
             for ordered in entries:
                 writer.append(ordered, 0)
         assert verify(tmp_path).sound

@@ -8,7 +8,7 @@ import pytest
 from fairtape.journal import Damaged
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage import trace_files as tracefiles
-from fairtape.storage.trace_files import LIFE, TraceWriter, ends_of, trace_files
+from fairtape.storage.trace_files import INCARNATION_RECORDS, TraceWriter, file_ends, trace_files
 
 
 def a_trace(number: int) -> Trace:
@@ -18,7 +18,7 @@ def a_trace(number: int) -> Trace:
 def written(folder: Path) -> list[tuple[int, tuple[int, ...]]]:
     files = trace_files(folder)
     found = []
-    for file, end in zip(files, ends_of(files), strict=True):
+    for file, end in zip(files, file_ends(files), strict=True):
         for first, records in file.read(last=end is None):
             found += [(first + place, tuple(map(int, record))) for place, record in enumerate(records.tolist())]
     return found
@@ -37,10 +37,14 @@ def write(folder: Path, begin: int, end: int, **options: int) -> None:
 
 def test_what_is_written_is_read_and_every_life_begins_to_count_beyond_the_last(tmp_path: Path) -> None:
     write(tmp_path, 1, 10)
-    write(tmp_path, LIFE, LIFE + 2)
-    write(tmp_path, 2 * LIFE, 2 * LIFE)
-    write(tmp_path, 3 * LIFE, 3 * LIFE + 1)
-    assert written(tmp_path) == [*numbered(1, 10), *numbered(LIFE, LIFE + 2), *numbered(3 * LIFE, 3 * LIFE + 1)]
+    write(tmp_path, INCARNATION_RECORDS, INCARNATION_RECORDS + 2)
+    write(tmp_path, 2 * INCARNATION_RECORDS, 2 * INCARNATION_RECORDS)
+    write(tmp_path, 3 * INCARNATION_RECORDS, 3 * INCARNATION_RECORDS + 1)
+    assert written(tmp_path) == [
+        *numbered(1, 10),
+        *numbered(INCARNATION_RECORDS, INCARNATION_RECORDS + 2),
+        *numbered(3 * INCARNATION_RECORDS, 3 * INCARNATION_RECORDS + 1),
+    ]
     assert {(each.stripe, each.site) for each in trace_files(tmp_path)} == {(2, 7)}
 
 
@@ -51,8 +55,8 @@ def test_a_frame_that_is_torn_at_the_end_of_a_life_is_left_out(tmp_path: Path) -
     for length in range(len(whole) - 83, len(whole)):
         path.write_bytes(whole[:length])
         assert written(tmp_path) == numbered(1, 3)
-    write(tmp_path, LIFE, LIFE + 2)
-    assert written(tmp_path) == [*numbered(1, 3), *numbered(LIFE, LIFE + 2)]
+    write(tmp_path, INCARNATION_RECORDS, INCARNATION_RECORDS + 2)
+    assert written(tmp_path) == [*numbered(1, 3), *numbered(INCARNATION_RECORDS, INCARNATION_RECORDS + 2)]
 
 
 def test_damage_is_named_and_never_a_silent_hole(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fairtape.deployment.follow.site_failover import Restored, Silenced, SiteFai
 from fairtape.deployment.follow.site_selection import SiteSelection
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.journal.format import HEADER_SIZE
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment
 from fairtape.net.clock import SharedClock
 from fairtape.tape.batches import ROWS_MAX
 from fairtape.tape.decoding import EntryDecoder
@@ -135,14 +135,14 @@ def released_end(journal: JournalReader) -> int:
         return 1
     with Segment(paths[-1]) as segment:
         tip = segment.header.tip
-    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
+    scanner = RecordScanner(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
     released = tip.released
     try:
-        while (step := trail.step()) is not None:
+        while (step := scanner.next_record()) is not None:
             if isinstance(mark := step[1], Release):
                 released = mark.sequence + mark.count
     finally:
-        trail.close()
+        scanner.close()
     return released
 
 

@@ -80,14 +80,14 @@ class Head(NamedTuple):
         return self.sequence + self.messages
 
     @property
-    def turns(self) -> bool:
+    def changes_formation(self) -> bool:
         """Whether this is a change of formation."""
         return self.kind == FORMATION_KIND
 
     @property
     def position(self) -> Position:
         """Where the order stands with this entry."""
-        return Position(self.formation, self.token - self.turns)
+        return Position(self.formation, self.token - self.changes_formation)
 
 
 def position_of(entry: Entry) -> Position:
@@ -143,7 +143,7 @@ def decode_body(head: Head, encoded: bytes) -> Entry:
     """The entry from its canonical encoding, which begins with the bytes of `head`."""
     if len(encoded) != HEAD_SIZE + head.size:
         raise Malformed("an entry is not as long as its head says")
-    if not head.turns:
+    if not head.changes_formation:
         return _decode_ordered(head, encoded)
     layout = encoded[HEAD_SIZE:]
     return FormationChange(head.stripe, head.formation, head.token, head.sequence, head.broken, layout, head.instant)

@@ -58,7 +58,7 @@ class Text:
 
     def takes(self, value: object) -> bool:
         """Whether this value fits, and can be told from its padding."""
-        return isinstance(value, str) and len(value) <= self.width and is_ink(value) and not value.endswith(" ")
+        return isinstance(value, str) and len(value) <= self.width and is_printable(value) and not value.endswith(" ")
 
     def read(self, octets: bytes) -> str:
         """The text in these bytes; whether they are ascii is for `takes` to say."""
@@ -69,7 +69,7 @@ class Text:
         return value.ljust(self.width).encode("ascii")
 
 
-def is_ink(text: str) -> bool:
+def is_printable(text: str) -> bool:
     """Whether every character is printable ascii; a blank is."""
     return text.isascii() and text.isprintable()
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
 from fairtape.core.errors import FormatError
-from fairtape.formats.fixed_layout import Text, is_ink
+from fairtape.formats.fixed_layout import Text, is_printable
 
 LENGTH_MAX: Final = (1 << 16) - 1  # of what follows the length: the letter and the payload
 PAYLOAD_MAX: Final = LENGTH_MAX - 1
@@ -64,7 +64,7 @@ class LoginRejected:
     reason: str  # A: not authorised; S: no such session
 
     def __post_init__(self) -> None:
-        if len(self.reason) != 1 or not is_ink(self.reason):
+        if len(self.reason) != 1 or not is_printable(self.reason):
             raise BadSoup(f"reason is {self.reason!r}; it must be one printable ascii character")
 
 

@@ -25,7 +25,15 @@ from fairtape.journal.format import (
     segment_name,
 )
 from fairtape.journal.reader import FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail, file_size, first_sequences, summarize
+from fairtape.journal.segments import (
+    Place,
+    RecordScanner,
+    Segment,
+    SegmentReplay,
+    file_size,
+    first_sequences,
+    summarize,
+)
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed
@@ -139,7 +147,7 @@ class _Audit:
         """That a segment continues the one before it; where it does not, it is still checked by itself."""
         header = segment.header
         tip, sequence = header.tip, header.tip.sequence
-        if not header.is_founded:
+        if not header.has_valid_start:
             self._problem(segment, 0, sequence, "the first segment continues another one")
         owner = self._report.stripe, self._report.site
         if owner not in ((None, None), (header.stripe, header.site)):
@@ -175,7 +183,7 @@ class _Audit:
 
     def _count(self, head: Head) -> None:
         report = self._report
-        if not head.turns:
+        if not head.changes_formation:
             report.entries += 1
             report.messages += head.messages
             return
@@ -235,7 +243,7 @@ class _Marked:
 
     def __init__(self, segment: Segment) -> None:
         tip = segment.header.tip
-        self._trail = Trail(Place(segment.path, HEADER_SIZE, tip.sequence, tip.digest))
+        self._trail = RecordScanner(Place(segment.path, HEADER_SIZE, tip.sequence, tip.digest))
         self.commit_delay: Duration | None = None  # of the formation in which the last entry stands, if that says it
 
     @property
@@ -246,7 +254,7 @@ class _Marked:
         """The next entry with messages."""
         while (step := self._trail.next_head()) is not None:
             offset, head = step
-            if not head.turns:
+            if not head.changes_formation:
                 return head
             self.commit_delay = self._commit_delay(offset, head)
         return None

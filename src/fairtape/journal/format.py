@@ -151,7 +151,7 @@ class Tip(NamedTuple):
 
     def follow(self, head: Head, digest: bytes) -> "Tip":
         """After the entry with this head."""
-        if head.turns:
+        if head.changes_formation:
             return self.turned(formation=head.formation, token=head.token, sequence=head.sequence, digest=digest)
         return self.ordered(
             formation=head.formation,
@@ -199,7 +199,7 @@ class SegmentHeader:
         return Owner(self.stripe, self.site)
 
     @property
-    def is_founded(self) -> bool:
+    def has_valid_start(self) -> bool:
         """Whether the first segment of a journal continues nothing, as it must; later ones continue another."""
         return self.number > 0 or (self.tip.digest, self.tip.marks) == (GENESIS, first_mark(self.site))
 

@@ -11,7 +11,7 @@ from typing import Final
 from fairtape.core.entries import Position
 from fairtape.journal.format import DIGEST_SIZE, Damaged
 from fairtape.journal.reader import JournalReader
-from fairtape.journal.segments import Place, Trail
+from fairtape.journal.segments import Place, RecordScanner
 
 PLACES_MAX: Final = (
     64  # readers whose place is remembered; beyond it the one that was not asked for longest is forgotten
@@ -51,20 +51,20 @@ class History:
 
     def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
         found: list[bytes] = []
-        trail = Trail(place, self._journal.owner())
+        scanner = RecordScanner(place, self._journal.owner())
         try:
             if known:
-                _check_unchanged(trail, place)
-            while (step := trail.next_head()) is not None:
+                _check_unchanged(scanner, place)
+            while (step := scanner.next_head()) is not None:
                 offset, head = step
                 size_max -= head.encoded_size
                 if found and size_max < 0:
                     break
-                encoded, digest = trail.segment.encoded(offset, head, place.previous, head.sequence)
+                encoded, digest = scanner.segment.encoded(offset, head, place.previous, head.sequence)
                 found.append(encoded)
-                position, place = head.position, Place(trail.segment.path, trail.offset, trail.sequence, digest)
+                position, place = head.position, Place(scanner.segment.path, scanner.offset, scanner.sequence, digest)
         finally:
-            trail.close()
+            scanner.close()
         if found or known:
             self._remember(position, place)
         return found
@@ -75,7 +75,7 @@ class History:
             del self._places[next(iter(self._places))]
 
 
-def _check_unchanged(trail: Trail, place: Place) -> None:
+def _check_unchanged(scanner: RecordScanner, place: Place) -> None:
     """A remembered place lies right behind an entry, which ends with its digest."""
-    if trail.segment.digest(place.offset - DIGEST_SIZE, place.sequence) != place.previous:
-        raise trail.damaged(place.offset, "another entry stands there now")
+    if scanner.segment.digest(place.offset - DIGEST_SIZE, place.sequence) != place.previous:
+        raise scanner.damaged(place.offset, "another entry stands there now")

@@ -19,9 +19,9 @@ from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_na
 from fairtape.journal.segments import (
     Index,
     Place,
+    RecordScanner,
     Segment,
     Summary,
-    Trail,
     file_size,
     first_sequences,
     is_beyond,
@@ -86,8 +86,10 @@ class Cursor:
         self._from_sequence = from_sequence
         self._since = since
         self._ordered = ordered
-        self._entries: Trail | None = None
-        self._marks: Trail | None = None  # runs ahead over heads alone, so that no entry waits in memory for its mark
+        self._entries: RecordScanner | None = None
+        self._marks: RecordScanner | None = (
+            None  # runs ahead over heads alone, so that no entry waits in memory for its mark
+        )
         self._mark: Release | None = None  # found, but of a later entry
         self._previous = b""
 
@@ -108,9 +110,9 @@ class Cursor:
 
     def close(self) -> None:
         """Give the files back."""
-        for trail in (self._entries, self._marks):
-            if trail is not None:
-                trail.close()
+        for scanner in (self._entries, self._marks):
+            if scanner is not None:
+                scanner.close()
         self._entries = self._marks = None
 
     def _next(self) -> JournalEntry | FormationChanged | None:
@@ -137,21 +139,21 @@ class Cursor:
 
     def _begin(self, place: Place) -> None:
         owner = self._journal.owner()
-        self._entries, self._marks = Trail(place, owner), Trail(place, owner)
+        self._entries, self._marks = RecordScanner(place, owner), RecordScanner(place, owner)
 
     def _next_mark(self, due: int) -> Release | None:
         """The first release mark of the entry at `due` or of a later one, as far as the journal goes."""
         assert self._marks is not None
         try:
             mark = self._seek_mark(self._marks, due)
-            cut = mark is None and self._marks.is_cut
+            cut = mark is None and self._marks.is_truncated
         except Damaged:
             cut = True  # it may have grown again since; if it is damaged indeed, we shall meet that again
         return self._seek_mark(self._return(), due) if cut else mark
 
-    def _seek_mark(self, marks: Trail, due: int) -> Release | None:
+    def _seek_mark(self, marks: RecordScanner, due: int) -> Release | None:
         while self._mark is None or self._mark.sequence < due:
-            step = marks.step()
+            step = marks.next_record()
             if step is None:
                 return None
             _, record = step
@@ -159,12 +161,12 @@ class Cursor:
                 self._mark = record
         return self._mark
 
-    def _return(self) -> Trail:
+    def _return(self) -> RecordScanner:
         """The journal was cut before the place up to which marks were looked for: look again from where we are."""
         assert self._entries is not None
         entries = self._entries
         place = Place(entries.segment.path, entries.offset, entries.sequence, self._previous)
-        if entries.is_cut:
+        if entries.is_truncated:
             raise entries.damaged(entries.offset, "it was cut off while it was being read")
         self.close()
         self._begin(place)
@@ -172,13 +174,13 @@ class Cursor:
         self._mark = None
         return self._marks
 
-    def _read(self, trail: Trail, mark: Release | None) -> JournalEntry | FormationChanged | None:
-        step = trail.next_head()
+    def _read(self, scanner: RecordScanner, mark: Release | None) -> JournalEntry | FormationChanged | None:
+        step = scanner.next_head()
         if step is None:
             return None
         offset, head = step
-        path = trail.segment.path
-        encoded, self._previous = trail.segment.encoded(offset, head, self._previous, head.sequence)
+        path = scanner.segment.path
+        encoded, self._previous = scanner.segment.encoded(offset, head, self._previous, head.sequence)
         try:
             content = decode_body(head, encoded)
         except Malformed as error:
@@ -255,10 +257,12 @@ class JournalReader:
         ordered: bool = False,
     ) -> Iterator[JournalMessage]:
         """Single messages, long ones put together again, for those who do not want blocks."""
-        story = self.story(from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered)
-        return (told for told in story if isinstance(told, JournalMessage))
+        messages_and_formations = self.messages_and_formations(
+            from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered
+        )
+        return (told for told in messages_and_formations if isinstance(told, JournalMessage))
 
-    def story(
+    def messages_and_formations(
         self,
         *,
         from_sequence: int = 1,

@@ -283,7 +283,7 @@ class Place(NamedTuple):
     previous: bytes  # the digest of the entry before
 
 
-class Trail:
+class RecordScanner:
     """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown.
 
     Whoever knows whose journal it is says so (`owner`): then also the segment with which it begins must be of it.
@@ -301,11 +301,11 @@ class Trail:
         self.segment.close()
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the journal was cut before this place."""
         return self.offset > self.segment.size or not self.segment.is_there
 
-    def step(self) -> tuple[int, Record] | None:
+    def next_record(self) -> tuple[int, Record] | None:
         """The next record and its byte, or None where the journal ends for now."""
         while (record := self.segment.record(self.offset, self.sequence)) is None:
             if not self._cross():
@@ -324,7 +324,7 @@ class Trail:
 
     def next_head(self) -> tuple[int, Head] | None:
         """The next entry, past whatever lies before it."""
-        while (step := self.step()) is not None:
+        while (step := self.next_record()) is not None:
             offset, record = step
             if isinstance(record, Head):
                 return offset, record
@@ -397,7 +397,7 @@ class Point(NamedTuple):
     def after(self, head: Head) -> "Point":
         """Behind this entry, which stands at this point."""
         offset = self.offset + stored_size(head)
-        latest_at = self.latest_at if head.turns else max(self.latest_at, head.instant)
+        latest_at = self.latest_at if head.changes_formation else max(self.latest_at, head.instant)
         return Point(head.end, head.position, latest_at, offset, offset - DIGEST_SIZE)
 
 
@@ -529,7 +529,7 @@ def summarize(path: Path) -> Summary:
     with Segment(path) as segment:
         header = segment.header
         heads = [head for _, head in heads_from(segment, Point.at_start(segment))]
-        tokens = [head for head in heads if not head.turns]
+        tokens = [head for head in heads if not head.changes_formation]
         return Summary(
             path,
             header.number,

@@ -20,7 +20,7 @@ from zlib import crc32
 from fairtape.core.effects import Release
 from fairtape.core.entries import Head
 from fairtape.journal.format import GENESIS, HEADER_SIZE, CheckpointHead, Damaged, Record, segment_name
-from fairtape.journal.segments import Place, Trail, file_size, first_sequences
+from fairtape.journal.segments import Place, RecordScanner, file_size, first_sequences
 
 COPY_SIZE: Final = 1 << 20
 PLAN_NAME: Final = "cut.plan"
@@ -44,40 +44,40 @@ class TruncationPlan:
 def plan_truncation(directory: Path, token: int) -> TruncationPlan:
     """The cut behind the last message that has this token or a lower one."""
     for first in reversed(first_sequences(directory)):
-        trail = Trail(Place(directory / segment_name(first), HEADER_SIZE, first, GENESIS))
+        scanner = RecordScanner(Place(directory / segment_name(first), HEADER_SIZE, first, GENESIS))
         try:
-            head = _next_ordered(trail)
+            head = _next_ordered(scanner)
             if head is not None and head.token <= token:
-                return _plan(trail, first, token)
+                return _plan(scanner, first, token)
         finally:
-            trail.close()
+            scanner.close()
     return TruncationPlan(0, 0, b"")
 
 
-def _next_ordered(trail: Trail) -> Head | None:
-    while (step := trail.next_head()) is not None:
+def _next_ordered(scanner: RecordScanner) -> Head | None:
+    while (step := scanner.next_head()) is not None:
         _, head = step
-        if not head.turns:
+        if not head.changes_formation:
             return head
     return None
 
 
-def _plan(trail: Trail, first: int, token: int) -> TruncationPlan:
+def _plan(scanner: RecordScanner, first: int, token: int) -> TruncationPlan:
     """From the first message that stays on. What follows the last one goes, until a further one is found to stay."""
-    path, sequence = trail.segment.path, trail.sequence
+    path, sequence = scanner.segment.path, scanner.sequence
     offset: int | None = None
     records: list[bytes] = []
-    while (step := trail.step()) is not None:
+    while (step := scanner.next_record()) is not None:
         at, record = step
-        here = trail.segment.path == path
+        here = scanner.segment.path == path
         if isinstance(record, Head):
-            if not record.turns and record.token <= token:
+            if not record.changes_formation and record.token <= token:
                 sequence, offset = record.end, None
                 records.clear()
             elif offset is None:
                 offset = at if here else file_size(path)
         elif offset is not None and _stays(record, sequence, here=here):
-            records.append(trail.segment.stored(at, record, sequence))
+            records.append(scanner.segment.stored(at, record, sequence))
     return TruncationPlan(first, file_size(path) if offset is None else offset, b"".join(records))
 
 

@@ -85,11 +85,11 @@ class Output:
             raise
         self.size += size
 
-    def enter(self, buffers: list[bytes], turns: bool) -> None:
+    def enter(self, buffers: list[bytes], changes_formation: bool) -> None:
         """Write an entry."""
         self.write(buffers)
         self.entries += 1
-        self.turned = turns
+        self.turned = changes_formation
 
     def name(self, path: Path) -> None:
         """Give a spare file the name of its segment."""
@@ -245,13 +245,13 @@ class JournalWriter:
             )
         except Malformed as error:
             raise self._unfit(before, error) from None
-        self._enter(before, [encoded, digest], turns=False)
+        self._enter(before, [encoded, digest], changes_formation=False)
         self._tip = after
         self._ordered_through = ordered.token
         note_streams(self._streams, ordered)
         self._entered(now)
 
-    def turn(self, change: FormationChange, now: Instant) -> None:
+    def append_formation(self, change: FormationChange, now: Instant) -> None:
         """Write a change of formation, with the same promise."""
         self._check_usable()
         assert change.stripe == self._stripe
@@ -264,7 +264,7 @@ class JournalWriter:
             )
         except Malformed as error:
             raise self._unfit(before, error) from None
-        self._enter(before, [encoded, digest], turns=True)
+        self._enter(before, [encoded, digest], changes_formation=True)
         if self._tip is None:
             self._ordered_through = before.token
         self._tip = after
@@ -369,12 +369,12 @@ class JournalWriter:
             f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
         )
 
-    def _enter(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
+    def _enter(self, before: Tip, buffers: list[bytes], *, changes_formation: bool) -> None:
         output = self._output
         if output is None or output.is_full(sum(map(len, buffers)), self._size_max):
-            self._begin_segment(before, buffers, turns=turns)
+            self._begin_segment(before, buffers, changes_formation=changes_formation)
         else:
-            self._attempt(output.path, output.enter, buffers, turns)
+            self._attempt(output.path, output.enter, buffers, changes_formation)
 
     def _entered(self, now: Instant) -> None:
         self._note_unsynced(now)
@@ -393,13 +393,13 @@ class JournalWriter:
 
     # Segments.
 
-    def _begin_segment(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
+    def _begin_segment(self, before: Tip, buffers: list[bytes], *, changes_formation: bool) -> None:
         """The next file gets its header, its first entry and its name; what came before is confirmed from now on."""
         self._add_checkpoint(wait=True)
         spare, self._spare = self._spare or self._background.submit(create_spare, self.directory), None
         following = self._attempt(self.directory, spare.result)
         header = encode_header(SegmentHeader(self._stripe, self._site, self._number + 1, before))
-        self._attempt(following.path, following.enter, [header, *buffers], turns)
+        self._attempt(following.path, following.enter, [header, *buffers], changes_formation)
         self._attempt(following.path, following.name, self.directory / segment_name(before.sequence))
         self._confirm_before(before)
         self._output = following

@@ -43,13 +43,13 @@ _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Driver:
     """Runs the seats of one process."""
 
-    def __init__(self, seats: Sequence[NodeRuntime], clock: Clock, *, gather_period: Duration = 0) -> None:
+    def __init__(self, runtimes: Sequence[NodeRuntime], clock: Clock, *, gather_period: Duration = 0) -> None:
         """With a `gather_period` data wakes nobody for that long after the last turn.
 
         Nobody is in a hurry for it: it is read in every turn, so before the site acknowledges and before it hears what
         an acknowledgment names.
         """
-        self._seats = tuple(seats)
+        self._runtimes = tuple(runtimes)
         self._clock = clock
         self._gather_period = gather_period
         self._stopping = False
@@ -58,9 +58,9 @@ class Driver:
         self._wakened.settimeout(0)
         self._waker.settimeout(0)
         self._urgent = [self._wakened.fileno()]
-        for seat in self._seats:
-            self._urgent += [each.fd for each in seat.transport.control]
-        self._watched = self._urgent + [each.fd for seat in self._seats for each in seat.transport.data]
+        for runtime in self._runtimes:
+            self._urgent += [each.fd for each in runtime.transport.control]
+        self._watched = self._urgent + [each.fd for runtime in self._runtimes for each in runtime.transport.data]
         highest = max(self._watched)
         if highest >= WATCHED_MAX:
             self._wakened.close()
@@ -79,19 +79,19 @@ class Driver:
         _refuse_timer_slack()
         with _signals_calling(self.stop, self._waker.fileno()):
             while not self._stopping and not (until is not None and until()):
-                self.turn()
+                self.step()
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Wait for the first datagram or deadline, then let every seat take its turn, at one reading of the clock each.
 
         A reading for all seats would date the releases of the last one by the time the first one began.
         """
         ready = self._wait()
         self._acted = False
-        for seat in self._seats:
-            self._acted |= seat.turn(ready, self._clock, gathers=self._gather_period > 0)
+        for runtime in self._runtimes:
+            self._acted |= runtime.step(ready, self._clock, collect_data=self._gather_period > 0)
 
-    def nudge(self) -> None:
+    def wakeup(self) -> None:
         """End the present wait. May be called from any thread, after giving a producer something to do."""
         with suppress(BlockingIOError):  # full of nudges that have not been heard yet
             self._waker.send(b"\0")
@@ -99,20 +99,20 @@ class Driver:
     def stop(self) -> None:
         """End `run` after the present turn. May be called from any thread."""
         self._stopping = True
-        self.nudge()
+        self.wakeup()
 
     def close(self) -> None:
         """Close every seat, even where the journal of another one fails to, and what the driver itself holds."""
         with ExitStack() as closing:
             closing.enter_context(self._wakened)
             closing.enter_context(self._waker)
-            for seat in self._seats:
-                closing.callback(seat.close)
+            for runtime in self._runtimes:
+                closing.callback(runtime.close)
 
     def _wait(self) -> Collection[int]:
         """Wait until something arrives or falls due."""
-        due_at, chores_at = self._deadlines()
-        ready = self._select(due_at, chores_at)
+        due_at, other_due_at = self._deadlines()
+        ready = self._select(due_at, other_due_at)
         if not ready:
             self._busy_wait(due_at)
         elif self._wakened.fileno() in ready:
@@ -122,29 +122,29 @@ class Driver:
 
     def _deadlines(self) -> tuple[Instant, Instant]:
         """The earliest of all seats; the past where one of them may have given another something to do."""
-        if self._acted and len(self._seats) > 1:
+        if self._acted and len(self._runtimes) > 1:
             return 0, 0
-        due_at = min((seat.due_at() for seat in self._seats), default=NEVER)
-        chores_at = min((seat.chores_at() for seat in self._seats), default=NEVER)
-        return due_at, chores_at
+        due_at = min((runtime.due_at() for runtime in self._runtimes), default=NEVER)
+        other_due_at = min((runtime.other_due_at() for runtime in self._runtimes), default=NEVER)
+        return due_at, other_due_at
 
-    def _select(self, due_at: Instant, chores_at: Instant) -> list[int]:
+    def _select(self, due_at: Instant, other_due_at: Instant) -> list[int]:
         """The sockets on which something has arrived, as soon as there are any or it is time."""
-        wait_period = self._wait_period(due_at, chores_at)
+        wait_period = self._wait_period(due_at, other_due_at)
         if self._gather_period:
             ready, _, _ = select.select(self._urgent, (), (), min(wait_period, self._gather_period) / SECOND)
             if ready or wait_period <= self._gather_period:
                 return ready
-            wait_period = self._wait_period(due_at, chores_at)
+            wait_period = self._wait_period(due_at, other_due_at)
         ready, _, _ = select.select(self._watched, (), (), wait_period / SECOND)
         return ready
 
-    def _wait_period(self, due_at: Instant, chores_at: Instant) -> Duration:
+    def _wait_period(self, due_at: Instant, other_due_at: Instant) -> Duration:
         """How long the kernel is asked to wait: short of what must be exact by as much as it is used to oversleep."""
         now = self._clock.now()
         left = min(due_at - now, HOUSEKEEPING_PERIOD)
         left -= (left >> _SLACK_SHIFT) + WAKE_DELAY
-        return max(min(left, chores_at - now), 0)
+        return max(min(left, other_due_at - now), 0)
 
     def _busy_wait(self, due_at: Instant) -> None:
         """Look at the clock until it is time, if that is near."""

@@ -52,7 +52,7 @@ class JournalInterface(Protocol):
     def append(self, ordered: Ordered, now: Instant) -> None:
         """Write Msg(e)."""
 
-    def turn(self, change: FormationChange, now: Instant) -> None:
+    def append_formation(self, change: FormationChange, now: Instant) -> None:
         """Write a change of formation."""
 
     def release(self, release: Release, now: Instant) -> None:
@@ -110,9 +110,8 @@ class NodeRuntime:
     __slots__ = (
         "_fetches",
         "_stalled_turns",
-        "archive",
         "consumer",
-        "desk",
+        "history",
         "journal",
         "link_faults",
         "log",
@@ -120,6 +119,7 @@ class NodeRuntime:
         "on_formation",
         "producer",
         "reporter",
+        "store",
         "transport",
     )
 
@@ -133,8 +133,8 @@ class NodeRuntime:
         producer: Producer | None = None,
         consumer: Callable[[Deliver], None] | None = None,
         reporter: Callable[[Report], None] | None = None,
-        archive: HistoryInterface | None = None,
-        desk: StoreInterface | None = None,
+        history: HistoryInterface | None = None,
+        store: StoreInterface | None = None,
         on_formation: Callable[[FormationChange], None] | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
@@ -146,8 +146,8 @@ class NodeRuntime:
         self.producer = producer
         self.consumer = consumer
         self.reporter = reporter
-        self.archive = archive
-        self.desk = desk
+        self.history = history
+        self.store = store
         self.on_formation = on_formation
         self.log = log
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which has named limits for what it asks
@@ -158,7 +158,7 @@ class NodeRuntime:
         wanted_at = self.machine.deadline()
         return NEVER if wanted_at is None else wanted_at
 
-    def chores_at(self) -> Instant:
+    def other_due_at(self) -> Instant:
         """The earliest deadline of everything else in this seat."""
         earliest = 0 if self._fetches else NEVER
         for timed in (self.link_faults, self.journal, self.producer):
@@ -168,17 +168,17 @@ class NodeRuntime:
                     earliest = wanted_at
         return earliest
 
-    def turn(self, ready: Collection[int], clock: Clock, *, gathers: bool = False) -> bool:
+    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False) -> bool:
         """Take what arrived, do what is due, and carry out what the machine asks for; whether it asked for anything.
 
-        A driver that `gathers` is not told of data, so it is looked for in every turn.
+        A driver that `collect_data` is not told of data, so it is looked for in every turn.
         """
-        arrived = self._listen(ready, clock, gathers=gathers)
+        arrived = self._listen(ready, clock, collect_data=collect_data)
         now = clock.now()  # after listening: a round trip is measured rightly only if what was heard had come by then
         if arrived:
             self.machine.receive_all(arrived, now)
-        if self.desk is not None:
-            for answer in self.desk.answers():
+        if self.store is not None:
+            for answer in self.store.answers():
                 cast(StoreMachine, self.machine).answered(answer, now)
         if self.producer is not None and _is_due(self.producer, now):
             self.producer.wake(now)
@@ -189,15 +189,15 @@ class NodeRuntime:
         acted = self._act(now, clock)
         if self.journal is not None and _is_due(self.journal, now):
             self.journal.wake(now)
-            if self.archive is not None:
-                self.archive.keep_up()
+            if self.history is not None:
+                self.history.keep_up()
         self._expect_movement(stalled=woken and not (arrived or acted) and self.machine.deadline() == wanted_at)
         return acted
 
     def close(self) -> None:
         """Close the carrier, and the journal and the store if there are any."""
         with ExitStack() as closing:
-            for each in (self.desk, self.journal, self.transport):
+            for each in (self.store, self.journal, self.transport):
                 if each is not None:
                     closing.callback(each.close)
 
@@ -207,15 +207,15 @@ class NodeRuntime:
         Only then has the journal what the machine believes it has. One is enough for a turn: those who catch up must
         not make a token late.
         """
-        if self._fetches and self.archive is not None:
+        if self._fetches and self.history is not None:
             fetch = self._fetches.popleft()
-            cast(JournalMachine, self.machine).fetched(fetch.ticket, _read_past(self.archive, fetch), now)
+            cast(JournalMachine, self.machine).fetched(fetch.ticket, _read_past(self.history, fetch), now)
 
-    def _listen(self, ready: Collection[int], clock: Clock, *, gathers: bool) -> list[bytes]:
+    def _listen(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> list[bytes]:
         """Read control before data, hand over data before control."""
         after = self._read(self.transport.control, ready, clock)
         # Behind a control datagram there may be data that arrived since the wait ended: look, whatever it said.
-        arrived = self._read(self.transport.data, None if after or gathers else ready, clock)
+        arrived = self._read(self.transport.data, None if after or collect_data else ready, clock)
         arrived += after
         return arrived if self.link_faults is None else self.link_faults.due(clock.now()) + arrived
 
@@ -264,8 +264,8 @@ class NodeRuntime:
             case JoinChannels():
                 self.transport.listen(effect.channels)
             case QueryStore():
-                assert self.desk is not None, "a machine without a store consults it"
-                self.desk.ask(effect.question)
+                assert self.store is not None, "a machine without a store consults it"
+                self.store.ask(effect.question)
             case Report():
                 if self.reporter is not None:
                     self.reporter(effect)
@@ -283,7 +283,7 @@ class NodeRuntime:
                     self.journal.append(effect.ordered, now)
             case AppendFormation():
                 if self.journal is not None:
-                    self.journal.turn(effect.change, now)
+                    self.journal.append_formation(effect.change, now)
                 if self.on_formation is not None:
                     self.on_formation(effect.change)
             case Fetch():
@@ -325,13 +325,13 @@ def stamped(release: Release, released_at: Instant) -> Release:
     )
 
 
-def _read_past(archive: HistoryInterface, fetch: Fetch) -> list[bytes]:
+def _read_past(history: HistoryInterface, fetch: Fetch) -> list[bytes]:
     """Where no formation was noted yet, nothing is left out; where it is not known, the token alone counts."""
     if fetch.formation is None:
-        return archive.after(fetch.token, fetch.size_max)
+        return history.after(fetch.token, fetch.size_max)
     if fetch.formation == 0:
-        return archive.after(0, fetch.size_max)
-    return archive.after(fetch.token, fetch.size_max, formation=fetch.formation)
+        return history.after(0, fetch.size_max)
+    return history.after(fetch.token, fetch.size_max, formation=fetch.formation)
 
 
 class _Timed(Protocol):

@@ -41,7 +41,7 @@ class Role(Enum):
 
     SITE = "site"
     SOURCE = "source"
-    GOVERNOR = "governor"  # reformation servers and the operator: they are spoken to, and hear no channel
+    COORDINATOR = "governor"  # reformation servers and the operator: unicast only; the value is in ring files
 
 
 HEARD_BY: Final[Mapping[Channel, frozenset[Role]]] = MappingProxyType(
@@ -167,7 +167,7 @@ class IpMulticast(_Unicast):
         self._joined: set[int] = set()  # channels of secondary loops
         with ExitStack() as undo:
             own = undo.enter_context(bind(*addresses[node]))
-            self._interface.speak(own, ttl=groups.ttl)
+            self._interface.configure_sender(own, ttl=groups.ttl)
             joined = {
                 channel: undo.enter_context(self._interface.join(groups.of(channel)))
                 for channel, hearers in HEARD_BY.items()
@@ -177,11 +177,11 @@ class IpMulticast(_Unicast):
             undo.pop_all()
         super().__init__(own, addresses)
         # Multicasts leave through the node's own socket, so its address marks the echo that the kernel brings back.
-        heard = {channel: UdpSocket(group, deaf_to=self._own.address) for channel, group in joined.items()}
+        heard = {channel: UdpSocket(group, ignored_sender=self._own.address) for channel, group in joined.items()}
         self.data: Final[tuple[UdpSocket, ...]] = (heard[Channel.DATA],) if Channel.DATA in heard else ()
         control = [heard[Channel.CONTROL]] if Channel.CONTROL in heard else []
         if self._loops is not None:
-            control.append(UdpSocket(self._loops, deaf_to=self._own.address))
+            control.append(UdpSocket(self._loops, ignored_sender=self._own.address))
         self.control: Final[tuple[UdpSocket, ...]] = (*control, self._own)
 
     def multicast(self, channel: int, datagrams: Sequence[bytes]) -> None:
@@ -251,7 +251,7 @@ def multicast_works(interface: str = LOOPBACK) -> bool:
     where = Interface.named(interface)
     try:
         with where.join((TRIAL_GROUP, 0)) as listener, bind("", 0) as speaker:
-            where.speak(speaker, ttl=0)
+            where.configure_sender(speaker, ttl=0)
             greeting = os.urandom(16)
             speaker.sendto(greeting, listener.getsockname())
             listener.settimeout(TRIAL_WAIT_MAX)
@@ -300,7 +300,7 @@ class Interface:
         except OSError as error:
             raise self._complaint(error) from None
 
-    def speak(self, bound: socket.socket, *, ttl: int) -> None:
+    def configure_sender(self, bound: socket.socket, *, ttl: int) -> None:
         """Let this socket's multicasts leave here, and be heard on this machine as well."""
         try:
             bound.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, bytes(4) + self.packed)

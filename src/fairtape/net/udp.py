@@ -76,11 +76,11 @@ class UdpSocket:
         "traffic",
     )
 
-    def __init__(self, bound: socket.socket, *, trains: bool = True, deaf_to: Address | None = None) -> None:
-        """Take over a bound socket. `deaf_to` names one sender that is not heard: a node's own echo."""
+    def __init__(self, bound: socket.socket, *, trains: bool = True, ignored_sender: Address | None = None) -> None:
+        """Take over a bound socket. `ignored_sender` names one sender that is not heard: a node's own echo."""
         bound.settimeout(0)
         self._socket = bound
-        self._deaf_to = deaf_to
+        self._deaf_to = ignored_sender
         self._trains = trains and _allows(bound, _SOL_UDP, _UDP_SEGMENT, 0)
         self._refusing: set[Address] = set()
         if trains:
@@ -98,11 +98,11 @@ class UdpSocket:
         Whoever wants to know where each datagram came from passes a list of `senders`, which grows by as many.
         """
         datagrams: list[bytes] = []
-        recvmsg, deaf_to = self._socket.recvmsg, self._deaf_to
+        recvmsg, ignored_sender = self._socket.recvmsg, self._deaf_to
         try:
             while len(datagrams) < datagrams_max:
                 data, ancillary, _, sender = recvmsg(_RECEIVE_MAX, _ANCILLARY_MAX)
-                if sender == deaf_to:
+                if sender == ignored_sender:
                     datagrams_max -= 1  # an echo costs a call as well, and calls are what the limit is for
                     continue
                 size = self._segment_size(ancillary) if ancillary else 0

@@ -38,7 +38,7 @@ def database_errors() -> Iterator[None]:
         raise DatabaseUnavailable(f"the database does not answer ({_why(error)}); see whether it runs") from None
 
 
-def opened(address: str | Path, metadata: MetaData) -> Engine:
+def open_database(address: str | Path, metadata: MetaData) -> Engine:
     """The database at a path or URL, with these tables. A `UserError` says why it cannot be had."""
     text = f"sqlite:///{address}" if isinstance(address, Path) or "://" not in address else address
     try:

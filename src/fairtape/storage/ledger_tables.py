@@ -40,7 +40,7 @@ from sqlalchemy import (
 from fairtape.core.errors import UserError
 from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.transfers import BalancePart, Settlement, Transfer, TransferBatch, TransferReason, TransferState
-from fairtape.storage.database import database_errors, opened
+from fairtape.storage.database import database_errors, open_database
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
 READ_ROWS: Final = 10_000  # that are read at once
@@ -119,7 +119,7 @@ class LedgerStore:
 
     def __init__(self, address: str | Path) -> None:
         """A path for SQLite, or a URL. A `UserError` where it cannot be had."""
-        self._engine: Engine = opened(address, METADATA)
+        self._engine: Engine = open_database(address, METADATA)
         with self._engine.begin() as connection:
             row = connection.execute(select(PROJECTION)).one_or_none()
             if row is None:

@@ -6,7 +6,7 @@ are larger than `total_max`, the oldest goes. Nothing is synced: after a crash o
 missing, and what is torn at the end is left out by readers.
 
 Records are counted upward for ever, and a number is never used twice, even where the disk forgot what was read from
-it: every life of a site begins to count at the next multiple of `LIFE`. Within a life there is no hole.
+it: every life of a site begins to count at the next multiple of `INCARNATION_RECORDS`. Within a life there is no hole.
 """
 
 import struct
@@ -28,7 +28,7 @@ MAGIC: Final = b"FTTRACE1"
 FILE_BYTES_MAX: Final = 4 << 20
 TOTAL_BYTES_MAX: Final = 256 << 20
 FRAME_RECORDS_MAX: Final = 65_536
-LIFE: Final = 1 << 24  # more records than a crash can make a disk forget
+INCARNATION_RECORDS: Final = 1 << 24  # more records than a crash can make a disk forget
 
 RECORD: Final = np.dtype(
     [
@@ -108,10 +108,10 @@ def trace_files(folder: Path) -> list[TraceFile]:
     return sorted(found, key=lambda each: (each.stripe, each.site, each.first))
 
 
-def ends_of(files: Sequence[TraceFile]) -> list[int | None]:
+def file_ends(files: Sequence[TraceFile]) -> list[int | None]:
     """The number after the last record of each file; None for the last one of a life, which may be growing or torn."""
     firsts = [file.first for file in files[1:]]
-    return [None if begins_a_life(first) else first for first in firsts] + [None] * bool(files)
+    return [None if starts_incarnation(first) else first for first in firsts] + [None] * bool(files)
 
 
 def _frame(octets: bytes, position: int) -> Records | None:
@@ -200,9 +200,9 @@ def _next_number(folder: Path, stripe: int, site: int) -> int:
     used = last.first
     for first, records in last.read(last=True):
         used = first + len(records)
-    return (used // LIFE + 1) * LIFE
+    return (used // INCARNATION_RECORDS + 1) * INCARNATION_RECORDS
 
 
-def begins_a_life(number: int) -> bool:
+def starts_incarnation(number: int) -> bool:
     """Whether records before this one may be missing."""
-    return number % LIFE == 0
+    return number % INCARNATION_RECORDS == 0

@@ -437,7 +437,7 @@ class Recording(NamedTuple):
     broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades
 
 
-def is_one_of(path: Path, suffixes: tuple[str, ...]) -> bool:
+def has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     """Whether a file has such a format, by its name."""
     return path.name.lower().endswith(suffixes)
 
@@ -451,7 +451,7 @@ def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording
         octets = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if is_one_of(path, DBN):
+    if has_suffix(path, DBN):
         found = read_dbn(octets)
         return Recording(found.trades, found.received_at)
     tables = to_arrow(octets)
@@ -463,9 +463,9 @@ def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording
 
 def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant | None, venue: str) -> Iterator[Trades]:
     """The trades of a CSV, Parquet, DBN or ITCH 5.0 file, in its order. A `UserError` names what is wrong with it."""
-    if not is_one_of(path, (*DBN, *ITCH)):
+    if not has_suffix(path, (*DBN, *ITCH)):
         return read_trades(path, time_unit=time_unit)
-    if midnight_at is None and is_one_of(path, ITCH):
+    if midnight_at is None and has_suffix(path, ITCH):
         raise UserError(f"{path} counts its times from midnight; say which one: --midnight 2019-12-30T00:00:00-05:00")
     try:
         return iter([read_recording(path, midnight_at=midnight_at or 0, venue=venue).trades])
@@ -475,4 +475,4 @@ def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant |
 
 def unpublished_columns(path: Path) -> tuple[str, ...]:
     """The columns of a table that a trade has no place for; what a feed says beside trades is not counted."""
-    return ignored_columns(path) if is_one_of(path, TABLES) else ()
+    return ignored_columns(path) if has_suffix(path, TABLES) else ()

@@ -45,9 +45,9 @@ def test_any_message_is_told_as_the_journal_tells_it(seed: int, count: int) -> N
     with tempfile.TemporaryDirectory() as folder:
         values.write(Path(folder), values.turbulent(count, seed=seed))
         found = opened(Path(folder))
-        story = list(JournalReader.open(folder).story())
-        assert len(found) == len(story)
-        for each, told in zip(found, story, strict=True):
+        records = list(JournalReader.open(folder).messages_and_formations())
+        assert len(found) == len(records)
+        for each, told in zip(found, records, strict=True):
             if isinstance(told, FormationChange):
                 assert each == (Break if told.broken else Reformation)(
                     told.sequence, told.formation, told.installed_at, told.stripe

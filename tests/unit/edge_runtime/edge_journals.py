@@ -72,7 +72,7 @@ def write(writer: JournalWriter, told: Sequence[Content], *, unreleased: int = 0
     left = sum(isinstance(each, Ordered) for each in told) - unreleased
     for each in told:
         if isinstance(each, FormationChange):
-            writer.turn(each, NOON)
+            writer.append_formation(each, NOON)
         else:
             writer.append(each, NOON)
             left -= 1

@@ -129,9 +129,9 @@ class RealTime(Enum):
 
 _ROLES: Final = {
     NodeKind.SITE: Role.SITE,
-    NodeKind.REFORMER: Role.GOVERNOR,
+    NodeKind.REFORMER: Role.COORDINATOR,
     NodeKind.SOURCE: Role.SOURCE,
-    NodeKind.OPERATOR: Role.GOVERNOR,
+    NodeKind.OPERATOR: Role.COORDINATOR,
 }
 
 

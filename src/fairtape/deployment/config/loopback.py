@@ -63,7 +63,7 @@ def loopback_book(
 ) -> AddressBook:
     """An address on this machine for every node, on any free ports or on those from `first_port` on."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
-    roles |= dict.fromkeys(governors, Role.GOVERNOR)
+    roles |= dict.fromkeys(governors, Role.COORDINATOR)
     ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 

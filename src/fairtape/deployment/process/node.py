@@ -171,7 +171,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             site,
             deployment.transport(node),
             journal=writer,
-            archive=History(directory),
+            history=History(directory),
             producer=station,
             consumer=_consumer(diary, station),
             reporter=lambda report: bulletin.note(_report_words(report)),
@@ -310,7 +310,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     bulletin.note(scheduling.words)
     seat = NodeRuntime(reformer, deployment.transport(node), log=bulletin.note)
     driver = Driver([seat], clock)
-    seat.desk = StoreThread(store, driver.nudge)
+    seat.store = StoreThread(store, driver.wakeup)
     scheduling.prefer(serving=True)
     _live(
         driver, _Housekeeping(run, node, seat, clock, bulletin, lambda now: _reformer_status(deployment, reformer, now))

@@ -76,7 +76,7 @@ class SourceThread:
     def publish(self, payloads: list[bytes]) -> None:
         """Send these; from any thread."""
         self._outbox.put(payloads)
-        self._driver.nudge()
+        self._driver.wakeup()
 
     @property
     def idle(self) -> bool:

@@ -216,7 +216,7 @@ class RetransmitServer:
         self._selector = selectors.DefaultSelector()
         own = bind(*place.requests)
         try:
-            Interface.named(interface).speak(own, ttl=settings.ttl)
+            Interface.named(interface).configure_sender(own, ttl=settings.ttl)
             self._requests = UdpSocket(own)
             self._connections = ReplayConnections(place.replays, self._desk, self._selector)
         except BaseException:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar, 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.formats.fix.codec import BadFix, FixMessage, Pair
 from fairtape.formats.fix.dictionary import RejectReason
-from fairtape.formats.fixed_layout import is_ink
+from fairtape.formats.fixed_layout import is_printable
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, BadNumber, format_fixed, parse_fixed
 
 # UTCTimestamp of FIX: `20240105-14:30:00.123456789`, to and from integer nanoseconds since 1970.
@@ -119,11 +119,11 @@ class TextKind:
     def read(self, octets: bytes) -> str | None:
         """The text in these bytes."""
         text = octets.decode("latin-1")
-        return text if text and is_ink(text) else None
+        return text if text and is_printable(text) else None
 
     def write(self, value: str) -> bytes | None:
         """The bytes of this text."""
-        return value.encode("ascii") if value and is_ink(value) else None
+        return value.encode("ascii") if value and is_printable(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairtape.formats.byte_columns import Rows, Values, gather, read_numbers, scatter, slot, write_numbers
-from fairtape.formats.fixed_layout import Field, Layout, Number, Text, is_ink
+from fairtape.formats.fixed_layout import Field, Layout, Number, Text, is_printable
 from fairtape.formats.framing import END_MARK, PREFIX_SIZE, Octets, find_frames
 from fairtape.formats.itch.messages import LAYOUTS, BadItch, StockDirectory
 
@@ -104,7 +104,7 @@ def _text_column(rows: Rows, layout: Layout, field: Field, kind: Text) -> Table:
     octets = coded.dictionary.to_numpy().tobytes()
     texts = [kind.read(octets[at : at + width]) for at in range(0, len(octets), width)]
     for text in texts:
-        if not is_ink(text):
+        if not is_printable(text):
             raise layout.refused(field, repr(text))
     return pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string()))
 

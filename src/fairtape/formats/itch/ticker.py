@@ -89,7 +89,7 @@ class SessionEvent:
     happened_at: Instant
 
 
-Told: TypeAlias = PrintedTrade | CanceledPrint | SessionEvent | Listing
+TickerRecord: TypeAlias = PrintedTrade | CanceledPrint | SessionEvent | Listing
 
 
 class TickerItch:
@@ -249,7 +249,7 @@ class TickerReader:
         self._midnight_at = midnight_at
         self._listings: dict[int, Listing] = {}  # by locate, so there are at most LOCATE_MAX
 
-    def read(self, payload: bytes) -> Told | None:
+    def read(self, payload: bytes) -> TickerRecord | None:
         """What a message tells; None where it tells nothing about the ticker."""
         if payload[:1] == WIDE.encode("ascii"):
             return self._read_wide(payload)

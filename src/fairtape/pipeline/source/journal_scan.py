@@ -19,7 +19,7 @@ from fairtape.core.effects import FormationChange, Release
 from fairtape.core.entries import HEAD_SIZE, Head, decode_body
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
-from fairtape.journal.segments import Place, Trail
+from fairtape.journal.segments import Place, RecordScanner
 from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.wire.blocks import Assembler
 from fairtape.wire.frames import Malformed
@@ -74,11 +74,11 @@ def scan(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[EntryBatch 
     waiting: list[ScannedEntry] = []
     rows = 0
     for found in entries_of(stretch, ordered=ordered):
-        turns = found.head.turns
-        if waiting and (turns or rows >= BUNCH_ROWS_MAX):
+        changes_formation = found.head.changes_formation
+        if waiting and (changes_formation or rows >= BUNCH_ROWS_MAX):
             yield _opened(waiting, assembly)
             waiting, rows = [], 0
-        if turns:
+        if changes_formation:
             change = decode_body(found.head, found.encoded)
             assert isinstance(change, FormationChange)
             yield change
@@ -98,7 +98,7 @@ def entries_of(stretch: OffsetRange, *, ordered: bool = False) -> Iterator[Scann
             entries.append(found)
             reached = found.head.end
             continue
-        while entries and entries[0].head.turns and entries[0].head.sequence <= found.sequence:
+        while entries and entries[0].head.changes_formation and entries[0].head.sequence <= found.sequence:
             yield entries.popleft()
         if entries and found.sequence >= entries[0].head.sequence:
             yield _joined(entries.popleft(), found)
@@ -115,24 +115,24 @@ def _records(stretch: OffsetRange) -> Iterator[ScannedEntry | Release]:
     Each continues the one before it; only where reading begins within a segment, nobody tells what its first mark does.
     """
     previous = stretch.previous
-    trail = Trail(stretch.place, stretch.name.owner)
-    marks = trail.segment.header.tip.marks if stretch.offset == HEADER_SIZE else b""
+    scanner = RecordScanner(stretch.place, stretch.name.owner)
+    marks = scanner.segment.header.tip.marks if stretch.offset == HEADER_SIZE else b""
     try:
-        while (step := trail.step()) is not None:
+        while (step := scanner.next_record()) is not None:
             offset, record = step
             if isinstance(record, Release):
-                marks = trail.segment.mark_digest(offset, record, marks)
+                marks = scanner.segment.mark_digest(offset, record, marks)
                 yield record
                 if record.sequence + record.count >= stretch.end:
                     return
             elif isinstance(record, Head) and record.sequence < stretch.end:
-                place = Place(trail.segment.path, offset, record.sequence, previous)
-                encoded, previous = trail.segment.encoded(offset, record, previous, record.sequence)
+                place = Place(scanner.segment.path, offset, record.sequence, previous)
+                encoded, previous = scanner.segment.encoded(offset, record, previous, record.sequence)
                 if stretch.digest and record.end == stretch.end and previous.hex() != stretch.digest:
-                    raise trail.damaged(offset, "another entry stands here than when this was planned")
+                    raise scanner.damaged(offset, "another entry stands here than when this was planned")
                 yield ScannedEntry(record, encoded, place)
     finally:
-        trail.close()
+        scanner.close()
 
 
 def _joined(found: ScannedEntry, mark: Release) -> ScannedEntry:
