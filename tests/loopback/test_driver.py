@@ -32,7 +32,7 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
 from fairtape.net.fault_injection import FaultInjector
-from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_TURNS_MAX, NodeRuntime
+from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_STEPS_MAX, NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -381,7 +381,7 @@ def test_a_flood_starves_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
 
 def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
     with driver_of(NodeRuntime(Idler(), meshes[0])) as driver:
-        for _ in range(STALLED_TURNS_MAX - 1):
+        for _ in range(STALLED_STEPS_MAX - 1):
             driver.step()
         with pytest.raises(AssertionError, match="Idler asks to be woken at 1 and does nothing"):
             driver.step()

@@ -10,7 +10,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.net.clock import (
     ADOPTED_MAX,
-    LOOK_PERIOD,
+    COMPARE_PERIOD,
     READING_BOUND,
     SLEW_SHARE,
     UNSYNCHRONISED_BOUND,
@@ -89,8 +89,8 @@ def test_a_clock_that_is_set_back_to_what_it_was_is_trusted_again() -> None:
     assert clock.bound() == READING_BOUND + 40 * MILLISECOND
     clock.skew = 0
     assert clock.bound() == READING_BOUND + 40 * MILLISECOND, "it is looked at once in a while"
-    machine.counted += LOOK_PERIOD
-    assert clock.bound() == READING_BOUND + 10 * MILLISECOND + LOOK_PERIOD // SLEW_SHARE
+    machine.counted += COMPARE_PERIOD
+    assert clock.bound() == READING_BOUND + 10 * MILLISECOND + COMPARE_PERIOD // SLEW_SHARE
     machine.counted += 2 * SECOND
     assert clock.bound() == READING_BOUND
     assert clock.now() == machine.read()

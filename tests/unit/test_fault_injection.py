@@ -123,5 +123,5 @@ def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
 def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="waiting_max is 0; at least one"):
         far_away(CALM, waiting_max=0)
-    with pytest.raises(UserError, match="weather names the sender -1; node numbers go from 0"):
+    with pytest.raises(UserError, match="link faults name the sender -1; node numbers go from 0"):
         FaultInjector({-1: CALM}, Random(0))

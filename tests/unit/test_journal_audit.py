@@ -175,7 +175,7 @@ def test_a_commit_delay_that_is_not_the_formations_is_remarked(tmp_path: Path) -
         report = verify(tmp_path / str(delay))
         assert report.sound
         assert [remark.sequence for remark in report.remarks] == ([] if delay == values.COMMIT_DELAY else [1])
-    assert report.remarks[0].reason == "its commit delay is 2000000 ns, and its formation says 2000001 ns"
+    assert report.remarks[0].reason == "its commit delay is 2000000 ns; its formation has 2000001 ns"
 
 
 def test_formations_and_breaks_are_counted_and_in_the_chain(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def another_time(ordered: Ordered) -> Ordered:
 @pytest.mark.parametrize(
     ("alter", "reason"),
     [
-        (another_body, "says different things"),
+        (another_body, "has different messages"),
         (another_source, "of source 77 in the other"),
         (another_time, "acknowledged_at is"),
     ],

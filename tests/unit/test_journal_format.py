@@ -142,21 +142,21 @@ def test_a_tip_refuses_a_gap_a_repetition_and_a_release_of_what_is_not_ordered()
     with pytest.raises(Malformed, match="after token"):
         follow(after, replace(two, token=one.token))
     with pytest.raises(Malformed, match="nothing is ordered"):
-        start.release(values.released(one), b"")
+        start.after_release(values.released(one), b"")
     with pytest.raises(Malformed, match="is next"):
-        follow(after, two).release(values.released(two), b"")
+        follow(after, two).after_release(values.released(two), b"")
 
 
 def test_a_formation_changes_only_by_its_entry_and_moves_no_sequence_number() -> None:
     one, two = values.first(2)
     after = follow(Tip.before(one, 1), one)
     change = values.formation_change(two, 2)
-    turned = after.follow(decode_head(encode_entry(change)[:HEAD_SIZE]), b"digest")
+    turned = after.after_entry(decode_head(encode_entry(change)[:HEAD_SIZE]), b"digest")
     assert turned == after._replace(formation=2, token=two.token - 1, digest=b"digest")
     follow(turned, replace(two, formation=2))
-    with pytest.raises(Malformed, match="while formation 2 stands"):
+    with pytest.raises(Malformed, match="while formation 2 is in force"):
         follow(turned, two)
-    with pytest.raises(Malformed, match="while formation 1 stands"):
+    with pytest.raises(Malformed, match="while formation 1 is in force"):
         follow(after, replace(two, formation=2))
     for wrong, reason in (
         (replace(change, formation=1), "formation 1 after formation 1"),
@@ -164,8 +164,8 @@ def test_a_formation_changes_only_by_its_entry_and_moves_no_sequence_number() ->
         (replace(change, sequence=one.sequence), "is next"),
     ):
         with pytest.raises(Malformed, match=reason):
-            after.follow(decode_head(encode_entry(wrong)[:HEAD_SIZE]), b"")
+            after.after_entry(decode_head(encode_entry(wrong)[:HEAD_SIZE]), b"")
 
 
 def follow(tip: Tip, ordered: Ordered) -> Tip:
-    return tip.follow(decode_head(encode_entry(ordered)[:HEAD_SIZE]), b"digest")
+    return tip.after_entry(decode_head(encode_entry(ordered)[:HEAD_SIZE]), b"digest")

@@ -114,13 +114,13 @@ def test_a_remembered_place_does_not_survive_a_cut(tmp_path: Path) -> None:
 def test_an_index_that_kept_up_finds_the_same_also_after_a_cut(tmp_path: Path) -> None:
     start = next(at for at, entry in enumerate(HISTORY) if at > 20 and isinstance(entry, Ordered)) + 1
     past, cold = History(tmp_path), ENCODED[start:]
-    past.keep_up()
+    past.update_index()
     token, formation = HISTORY[start - 1].token, HISTORY[start - 1].formation
     with values.open_writer(tmp_path) as writer:
         for _ in range(3):
             for entry in HISTORY[start if writer.tip else 0 :]:
                 values.enter(writer, entry)
-                past.keep_up()
+                past.update_index()
             assert past.after(token, 1 << 30, formation=formation) == cold
             assert past.after(0, 1 << 30) == ENCODED
             writer.truncate_after(token)

@@ -210,7 +210,7 @@ def test_a_directory_that_vanishes_is_told_in_a_sentence_when_the_next_segment_i
         writer.append(one, 0)
         writer.flush()
         shutil.rmtree(tmp_path / "journal")
-        with pytest.raises(WriteFailed, match=r"cannot be written \(No such file or directory\).*make room or repair"):
+        with pytest.raises(WriteFailed, match=r"cannot be written \(No such file or directory\).*free space or repair"):
             writer.append(two, 0)
         with pytest.raises(WriteFailed):
             writer.append_formation(values.formation_change(three, 2), 0)
@@ -356,7 +356,7 @@ def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(t
         with pytest.raises(UserError, match="formation 1 after formation 1"):
             writer.append_formation(values.formation_change(two, 1), 0)
         writer.append_formation(values.formation_change(two, 2), 0)
-        with pytest.raises(UserError, match="while formation 2 stands"):
+        with pytest.raises(UserError, match="while formation 2 is in force"):
             writer.append(two, 0)
         writer.append(replace(two, formation=2), 0)
     assert verify(tmp_path).sound

@@ -143,7 +143,7 @@ class LiveTicker:
 
     def keep_up(self) -> None:
         """Have the journal's index at hand for those who will ask for the past."""
-        self.journal.keep_up()
+        self.journal.update_index()
 
     def close(self) -> None:
         """Give the files back."""
