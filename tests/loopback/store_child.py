@@ -35,7 +35,7 @@ def append(store: FormationStore) -> None:
 def main(url: str, times: str = "") -> None:
     """Begin when a line comes, so that all begin together."""
     sys.stdin.readline()
-    store = open_store(url, patience=60.0)
+    store = open_store(url, timeout=60.0)
     if times:
         count(store, int(times))
         store.close()

@@ -44,7 +44,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def use(url: str, access: EtcdAccess) -> None:
     """Claim and record, and find it there."""
-    with closing(open_store(url, access=access, patience=PATIENCE)) as store:
+    with closing(open_store(url, access=access, timeout=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
         assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
@@ -58,7 +58,7 @@ def test_a_cluster_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, tmp_
     stranger = Authority(tmp_path / "stranger").certificate
     for ca_file in (None, stranger):
         with pytest.raises(UserError, match=r"the certificate is not trusted \(.*\); name its authority as store.ca_f"):
-            open_store(guarded.url, access=replace(guarded.access, ca_file=ca_file), patience=PATIENCE)
+            open_store(guarded.url, access=replace(guarded.access, ca_file=ca_file), timeout=PATIENCE)
 
 
 def test_one_without_a_certificate_or_with_a_strangers_is_told_which_fields_to_correct(
@@ -68,16 +68,16 @@ def test_one_without_a_certificate_or_with_a_strangers_is_told_which_fields_to_c
     for identity in ((None, None), (other.certificate, other.key)):
         access = replace(guarded.access, cert_file=identity[0], key_file=identity[1])
         with pytest.raises(UserError, match=r"TLS fails \(.*\); correct store.url, or store.cert_file and store.key"):
-            open_store(guarded.url, access=access, patience=PATIENCE)
+            open_store(guarded.url, access=access, timeout=PATIENCE)
 
 
 def test_http_and_https_are_not_mistaken_for_each_other(guarded: Guarded, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no etcd answers; start one there, .* or correct http or https"):
-        open_store(guarded.url.replace("https", "http"), patience=PATIENCE)
+        open_store(guarded.url.replace("https", "http"), timeout=PATIENCE)
     # A server that takes a greeting of TLS for a bad question may also hang up before it is read.
     told = r"(TLS fails \(.*\)|no etcd answers); .*store\.url"
     with running_etcd(tmp_path) as plain, pytest.raises(UserError, match=told):
-        open_store(f"etcd:https://{plain.endpoint}/test", access=guarded.access, patience=PATIENCE)
+        open_store(f"etcd:https://{plain.endpoint}/test", access=guarded.access, timeout=PATIENCE)
 
 
 def test_a_file_that_is_no_good_is_named(guarded: Guarded, tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_a_file_that_is_no_good_is_named(guarded: Guarded, tmp_path: Path) -> No
     ):
         access = replace(guarded.access, **{field: path})  # type: ignore[arg-type]
         with pytest.raises(UserError, match=f"{named} is .*, which cannot be used .*; name a file with") as raised:
-            open_store(guarded.url, access=access, patience=PATIENCE)
+            open_store(guarded.url, access=access, timeout=PATIENCE)
         assert "\n" not in str(raised.value)
     for path, why in ((absent, "which cannot be used"), (empty, "which is empty")):
         with pytest.raises(UserError, match=f"store.password_file is .*, {why}"):
-            open_store(guarded.url, access=replace(guarded.access, user="me", password_file=path), patience=PATIENCE)
+            open_store(guarded.url, access=replace(guarded.access, user="me", password_file=path), timeout=PATIENCE)
 
 
 def ask(etcd: Etcd, path: str, token: str = "", **fields: object) -> dict[str, object]:
@@ -130,21 +130,25 @@ def test_a_user_is_let_in_with_the_password_and_again_when_the_login_has_grown_o
         access = EtcdAccess(user="fairtape", password_file=password)
         url = f"etcd:http://{etcd.endpoint}/mine"
         use(f"{url}/one", access)
-        with closing(open_store(f"{url}/two", access=access, patience=PATIENCE)) as store:
+        with closing(open_store(f"{url}/two", access=access, timeout=PATIENCE)) as store:
             assert isinstance(store, EtcdStore)
             root = str(ask(etcd, "authenticate", name="root", password="of root")["token"])  # noqa: S106
             ask(etcd, "user/add", root, name="another", password="of another")  # noqa: S106 - every login is old now
             assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
-            store._gateway._lines[0]._token = "nonsense"  # noqa: S105 - as after a restart of the cluster
+            store._client._connections[0]._token = "nonsense"  # noqa: S105 - as after a restart of the cluster
             assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
             assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
         with pytest.raises(UserError, match=r"where store.user may not write; grant it a role"):
-            open_store(f"etcd:http://{etcd.endpoint}/theirs", access=access, patience=PATIENCE)
-        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
-            open_store(f"{url}/one", patience=PATIENCE)
+            open_store(f"etcd:http://{etcd.endpoint}/theirs", access=access, timeout=PATIENCE)
+        with pytest.raises(
+            UserError, match=r"login is rejected; correct store.url .*, store.user or store.password_file"
+        ):
+            open_store(f"{url}/one", timeout=PATIENCE)
         password.write_text("of nobody")
-        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
-            open_store(f"{url}/one", access=access, patience=PATIENCE)
+        with pytest.raises(
+            UserError, match=r"login is rejected; correct store.url .*, store.user or store.password_file"
+        ):
+            open_store(f"{url}/one", access=access, timeout=PATIENCE)
 
 
 @pytest.mark.alone

@@ -135,7 +135,7 @@ def test_sqlite_gives_the_answers_of_memory(drawn: list[Step], tmp_path: Path) -
 @given(drawn=steps)
 @settings(max_examples=60)
 def test_etcd_gives_the_answers_of_memory(drawn: list[Step], etcd: Etcd) -> None:
-    run_alike(drawn, open_store(etcd_url(etcd), patience=PATIENCE))
+    run_alike(drawn, open_store(etcd_url(etcd), timeout=PATIENCE))
 
 
 def test_the_answers_are_not_all_refusals() -> None:
@@ -151,10 +151,10 @@ def test_the_answers_are_not_all_refusals() -> None:
 
 def test_a_store_keeps_everything_for_whoever_opens_it_next(url: str) -> None:
     entries = tuple(LogEntry(loop, 7, 1, bytes([loop]) * 2_000) for loop in range(ENTRIES_MAX))
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record(entries)) == Recorded(entries)
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         assert store.answer(Recall()) == Recalled(LEADER, entries)
 
 
@@ -186,7 +186,7 @@ def test_processes_that_open_a_new_store_together_lose_no_claim(url: str) -> Non
     for each in children:
         each.communicate(timeout=PATIENCE)
         assert each.returncode == 0
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         recalled = store.answer(Recall())
     assert isinstance(recalled, Recalled)
     assert recalled.leadership is not None
@@ -198,7 +198,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
     recorded: list[LogEntry] = []
 
     def race() -> None:
-        with closing(open_store(url, patience=PATIENCE)) as store:
+        with closing(open_store(url, timeout=PATIENCE)) as store:
             for _ in range(20):
                 recalled = store.answer(Recall())
                 assert isinstance(recalled, Recalled)
@@ -207,7 +207,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
                 if isinstance(answer, Recorded):
                     recorded.extend(answer.entries)
 
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         store.answer(Claim(None, LEADER))
         with ThreadPoolExecutor() as pool:
             for racer in [pool.submit(race) for _ in range(4)]:
@@ -219,15 +219,15 @@ def test_two_records_never_share_a_number(url: str) -> None:
 
 
 def test_a_term_that_ends_between_reading_and_writing_is_noticed(etcd: Etcd) -> None:
-    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), patience=PATIENCE)) as store:
+    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), timeout=PATIENCE)) as store:
         store.answer(Claim(None, LEADER))
         before = store._read()
         renewed, succeeded = Leadership(1, 1, 1), Leadership(2, 2, 0)
         store.answer(Claim(LEADER, renewed))
-        assert store._gateway.transact(store._writing((FIRST,), before), only_reads=False)["succeeded"]
+        assert store._client.transact(store._append_transaction((FIRST,), before), only_reads=False)["succeeded"]
         before = store._read()
         store.answer(Claim(renewed, succeeded))
-        assert "succeeded" not in store._gateway.transact(store._writing((FIRST,), before), only_reads=False)
+        assert "succeeded" not in store._client.transact(store._append_transaction((FIRST,), before), only_reads=False)
         assert store.answer(Recall()) == Recalled(succeeded, (FIRST,))
 
 
@@ -245,7 +245,7 @@ def test_what_was_recorded_before_a_kill_is_there_and_the_log_goes_on(url: str) 
         recorded = [int(line) for line in lines if line.endswith("\n")]
         assert recorded[0] in (last + 1, last + 2)  # the one in hand at the kill may be there or not
         last = recorded[-1]
-        with closing(open_store(url, patience=PATIENCE)) as store:
+        with closing(open_store(url, timeout=PATIENCE)) as store:
             recalled = store.answer(Recall())
         assert isinstance(recalled, Recalled)
         assert {entry.number for entry in recalled.latest} <= {last, last + 1}
@@ -289,7 +289,7 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(place: str, named: str, t
 def test_a_file_that_another_process_keeps_locked_is_unavailable_and_then_available_again(tmp_path: Path) -> None:
     path = tmp_path / "formations.db"
     other = sqlite3.connect(path, isolation_level=None)
-    with closing(SqliteStore(path, patience=SHORT)) as store, closing(other):
+    with closing(SqliteStore(path, timeout=SHORT)) as store, closing(other):
         other.execute("BEGIN IMMEDIATE")
         assert store.answer(Claim(None, LEADER)) == Unavailable(Claim(None, LEADER))
         assert store.answer(Recall()) == Recalled(None, ())  # who reads waits for nobody
@@ -300,7 +300,7 @@ def test_a_file_that_another_process_keeps_locked_is_unavailable_and_then_availa
 def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_path: Path) -> None:
     with (
         running_etcd(tmp_path) as etcd,
-        closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], "x", patience=MIDDLE)) as store,
+        closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], "x", timeout=MIDDLE)) as store,
     ):
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
@@ -382,20 +382,20 @@ def test_whatever_answers_in_the_place_of_etcd_the_store_complains_or_is_unavail
     reply: bytes, *, drops: bool
 ) -> None:
     with answering(reply, drops=drops) as endpoint, pytest.raises(UserError, match="no etcd answers"):
-        EtcdStore([endpoint], "x", patience=SHORT)
+        EtcdStore([endpoint], "x", timeout=SHORT)
 
 
 def test_an_answer_that_never_ends_is_cut_off() -> None:
     """A socket's own timeout would begin anew with every byte."""
     endless = b"HTTP/1.1 200 OK\r\nX-Header: "
     with answering(endless, drip=b"x") as endpoint, pytest.raises(UserError, match="no etcd answers"):
-        EtcdStore([endpoint], "x", patience=SHORT)
+        EtcdStore([endpoint], "x", timeout=SHORT)
 
 
 def test_the_next_endpoint_is_asked_where_one_is_closed(etcd: Etcd) -> None:
     (closed,) = free_tcp_ports(1)
     with closing(
-        open_store(f"etcd:http://127.0.0.1:{closed},{etcd.endpoint}/{next(PREFIXES)}", patience=PATIENCE)
+        open_store(f"etcd:http://127.0.0.1:{closed},{etcd.endpoint}/{next(PREFIXES)}", timeout=PATIENCE)
     ) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
@@ -407,9 +407,9 @@ def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(etcd: Etcd) -
     entries = (FIRST,)
     prefix = next(PREFIXES)
     good = EtcdEndpoint("127.0.0.1", etcd.port)
-    with answering(b"") as silent, closing(EtcdStore([silent, good], prefix, patience=MIDDLE)) as store:
+    with answering(b"") as silent, closing(EtcdStore([silent, good], prefix, timeout=MIDDLE)) as store:
         # Opening has read, found the first endpoint silent and moved on; make it the first again.
-        store._gateway._lines.rotate(-1)
+        store._client._connections.rotate(-1)
         assert store.answer(Claim(None, LEADER)) == Unavailable(Claim(None, LEADER))
         assert store.answer(Recall()) == Recalled(None, ())
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)

@@ -136,7 +136,7 @@ def live_through(drawn: Orders, opened: Callable[[], FormationStore], *, lossy: 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_restart_changes_nothing_about_who_is_retired_in_sqlite(drawn: Orders, lossy: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / f'{next(STORES)}.db'}"
-    live_through(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+    live_through(drawn, lambda: open_store(url, timeout=PATIENCE), lossy=lossy)
 
 
 def test_a_restart_changes_nothing_about_who_is_retired_in_etcd(tmp_path: Path) -> None:
@@ -146,6 +146,6 @@ def test_a_restart_changes_nothing_about_who_is_retired_in_etcd(tmp_path: Path) 
         @settings(max_examples=10, deadline=None)
         def live(drawn: Orders, lossy: bool) -> None:
             url = f"etcd:http://{etcd.endpoint}/{next(STORES)}"
-            live_through(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+            live_through(drawn, lambda: open_store(url, timeout=PATIENCE), lossy=lossy)
 
         live()

@@ -15,7 +15,7 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.simulation.cluster import MemoryFormationStore
-from fairtape.storage.formation_stores import QUESTIONS_MAX, StoreThread
+from fairtape.storage.formation_stores import REQUESTS_MAX, StoreThread
 
 PATIENCE = 60.0
 LEADER = Leadership(1, 1, 0)
@@ -38,7 +38,7 @@ class Gate(MemoryFormationStore):
 
 
 class Bell:
-    """Counts the nudges and lets a test wait for one."""
+    """Counts the on_answers and lets a test wait for one."""
 
     def __init__(self) -> None:
         self.rings = threading.Semaphore(0)
@@ -50,7 +50,7 @@ class Bell:
         assert self.rings.acquire(timeout=PATIENCE)
 
 
-def test_a_question_returns_at_once_and_its_answer_comes_with_a_nudge() -> None:
+def test_a_question_returns_at_once_and_its_answer_comes_with_a_on_answer() -> None:
     store, bell = Gate(), Bell()
     desk = StoreThread(store, bell)
     desk.ask(Claim(None, LEADER))
@@ -68,22 +68,22 @@ def test_a_question_returns_at_once_and_its_answer_comes_with_a_nudge() -> None:
 def test_a_full_desk_turns_questions_away_with_an_answer() -> None:
     store, bell = Gate(), Bell()
     desk = StoreThread(store, bell)
-    for _ in range(QUESTIONS_MAX):
+    for _ in range(REQUESTS_MAX):
         desk.ask(Recall())
     desk.ask(Claim(None, LEADER))
     bell.wait()
     assert desk.answers() == [Unavailable(Claim(None, LEADER))]
     store.opened.set()
-    for _ in range(QUESTIONS_MAX):
+    for _ in range(REQUESTS_MAX):
         bell.wait()
-    assert desk.answers() == [Recalled(None, ())] * QUESTIONS_MAX
+    assert desk.answers() == [Recalled(None, ())] * REQUESTS_MAX
     desk.ask(Recall())
     bell.wait()
     assert desk.answers() == [Recalled(None, ())]
     desk.close()
 
 
-def test_a_desk_that_closes_forgets_what_was_not_begun_and_nudges_nobody() -> None:
+def test_a_desk_that_closes_forgets_what_was_not_begun_and_on_answers_nobody() -> None:
     store = Gate()
     desk = StoreThread(store, Bell())
     desk.ask(Claim(None, LEADER))
