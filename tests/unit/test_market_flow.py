@@ -14,7 +14,7 @@ from fairtape.market.flow import (
     TICK,
     BadFlow,
     Flow,
-    _Floor,
+    _Generator,
     activity,
     batches,
     burst_sizes,
@@ -176,7 +176,7 @@ def test_a_price_does_not_jump_between_slices() -> None:
 
 def test_a_worthless_share_is_still_worth_a_tick() -> None:
     flow = Flow(rate=20_000, symbols=1, session_period=1 * SECOND)
-    floor = _Floor(flow, np.random.default_rng(11))
+    floor = _Generator(flow, np.random.default_rng(11))
     floor._walks[:] = 3
     prices = floor.advance(0, flow.ends_at)["price"]
     assert prices.min() == TICK

@@ -133,7 +133,7 @@ def test_tables_that_are_no_messages_are_refused() -> None:
         (good.set_column(1, "stock_locate", pa.array([None], pa.int64())), "has 1 nulls"),
         (good.set_column(4, "stock", pa.array(["ÄÖ"])), "stock of message N is 'ÄÖ'"),
         (good.set_column(4, "stock", pa.array([1])), "it must hold text"),
-        (pa.concat_tables([good, good]), "index 0 stands in two rows"),
+        (pa.concat_tables([good, good]), "index 0 is in two rows"),
     ):
         with pytest.raises(BadItch, match=sentence):
             from_arrow({"N": table})

@@ -84,7 +84,7 @@ def test_packing_keeps_every_message_and_the_size(
 
 
 def test_a_message_that_fits_no_datagram_is_refused() -> None:
-    with pytest.raises(BadMold, match="message 8 has 1379 bytes; a datagram has room for 1378"):
+    with pytest.raises(BadMold, match="message 8 has 1379 bytes; a datagram can hold 1378"):
         list(pack("S", 7, [b"", bytes(DATAGRAM_MAX - 21)]))
 
 
