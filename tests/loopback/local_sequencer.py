@@ -1,4 +1,4 @@
-"""A sequence without a ring, for tests of servers: what houses publish comes back to all of them in one order."""
+"""A sequence without a ring, for tests of gateways: what they publish is delivered to all of them in one order."""
 
 import asyncio
 import time
@@ -19,15 +19,15 @@ from fairtape.wire.blocks import pack_messages
 
 OPERATOR = 1
 COMMIT_PASSES = 2
-SECRET = "secret-of-nobody"  # noqa: S105 - of nobody
+SECRET = "secret-for-tests"  # noqa: S105 - for tests only
 
 
-class Belt:
-    """Takes what is published, and brings it in tokens, a turn of the event loop later."""
+class LocalSequencer:
+    """Delivers what was published as tokens, in the next iteration of the event loop."""
 
     def __init__(self) -> None:
         self.tokens: list[Ordered] = []
-        self.houses: list[OrderGateway] = []
+        self.gateways: list[OrderGateway] = []
         self._batches: list[tuple[int, list[bytes]]] = []
         self._sequence = 1
         self._soon = False
@@ -37,12 +37,12 @@ class Belt:
             self._batches.append((source, payloads))
             if not self._soon:
                 self._soon = True
-                asyncio.get_running_loop().call_soon(self.turn)
+                asyncio.get_running_loop().call_soon(self.deliver_pending)
 
         return publish
 
-    def turn(self) -> None:
-        """One token with all that waits, and pulses behind it, so that its trades commit."""
+    def deliver_pending(self) -> None:
+        """Deliver one token with everything published so far, and pulses after it, so that its trades commit."""
         self._soon = False
         batches, self._batches = self._batches, []
         self.deliver(batches)
@@ -59,38 +59,38 @@ class Belt:
             token = len(self.tokens) + 1
             ordered = Ordered(0, 1, token, first, self._sequence - first, time.time_ns(), tuple(spans))
             self.tokens.append(ordered)
-            for house in self.houses:
-                house.apply(ordered)
+            for gateway in self.gateways:
+                gateway.apply(ordered)
 
     def open(self, *accounts: str, cash: int = 1_000_000_000, shares: int = 10_000_000) -> None:
-        """The market MSFT, and these accounts with funds."""
+        """Open the market MSFT, and fund these accounts."""
         messages: list[OpenMarket | Funding] = [OpenMarket(OPERATOR, 1, "MSFT", Continuous(), ONE // 100, ONE)]
         for account in accounts:
             for asset, amount in ((CASH, cash), ("MSFT", shares)):
                 messages.append(Funding(OPERATOR, len(messages) + 1, account, asset, amount * ONE))
         self.deliver([(OPERATOR, [encode(message) for message in messages])])
 
-    def house(
-        self, me: int, accounts: TradingAccounts, *, intake: Path | None = None, limits: GatewayLimits | None = None
+    def gateway(
+        self, me: int, accounts: TradingAccounts, *, order_log: Path | None = None, limits: GatewayLimits | None = None
     ) -> OrderGateway:
-        """A new life of a gateway: what was delivered is replayed, what was taken is entered again."""
+        """A new incarnation of a gateway: delivered tokens are replayed, logged orders are entered again."""
         floor = Floor(commit_passes=COMMIT_PASSES)
         limits = limits or GatewayLimits(requests_per_s=100_000, open_orders_max=100_000)
-        gateway = Gateway(me, floor, scope=accounts.acts_for, first_number=time.time_ns(), limits=limits)
+        core = Gateway(me, floor, scope=accounts.acts_for, first_number=time.time_ns(), limits=limits)
         for ordered in self.tokens:
-            gateway.apply(ordered)
-        memory = None if intake is None else OrderLog(intake)
-        house = OrderGateway(gateway, accounts, publish=self.publisher(me), now=time.time_ns, intake=memory)
-        house.recover()
-        self.houses.append(house)
-        return house
+            core.apply(ordered)
+        log = None if order_log is None else OrderLog(order_log)
+        gateway = OrderGateway(core, accounts, publish=self.publisher(me), now=time.time_ns, intake=log)
+        gateway.recover()
+        self.gateways.append(gateway)
+        return gateway
 
 
-_made: dict[tuple[object, ...], bytes] = {}  # files of logins: a password takes long to hash, on purpose
+_made: dict[tuple[object, ...], bytes] = {}  # account files, cached: hashing a password is slow on purpose
 
 
 def accounts_in(folder: Path, *names: str, brokers: dict[str, str] | None = None) -> TradingAccounts:
-    """Logins with one password."""
+    """An account file with these logins, all with the password SECRET."""
     path, wanted = folder / "accounts.sqlite", (names, *sorted((brokers or {}).items()))
     if wanted not in _made:
         accounts = TradingAccounts(path)

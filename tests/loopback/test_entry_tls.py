@@ -15,7 +15,7 @@ from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
 from loopback.certificates import Authority
-from loopback.local_sequencer import Belt, accounts_in
+from loopback.local_sequencer import LocalSequencer, accounts_in
 from loopback.test_fix_server import Customer, Market
 from loopback.test_ouch_server import PASSWORD, Client, enter
 from unit.fix_world import SECRET, fields, judge, order
@@ -58,10 +58,10 @@ def test_ouch_over_tls_and_a_trader_who_does_not_know_the_authority(tmp_path: Pa
     async def play() -> None:
         accounts = accounts_in(tmp_path)
         accounts.add("ann", PASSWORD)
-        belt = Belt()
-        belt.open("ann")
+        sequencer = LocalSequencer()
+        sequencer.open("ann")
         doorman = Authenticator(accounts, now=time.time_ns)
-        server = StreamServer("ouch", OuchServer(belt.house(101, accounts), doorman).converse, tls=ours)
+        server = StreamServer("ouch", OuchServer(sequencer.gateway(101, accounts), doorman).converse, tls=ours)
         host, port = await server.start("127.0.0.1", 0)
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection(host, port, ssl=ssl.create_default_context())

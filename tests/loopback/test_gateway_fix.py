@@ -21,7 +21,7 @@ from fairtape.gateway.session.effects import HangUp, LoggedOff, LoggedOn, Receiv
 from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
 from fairtape.gateway.session.store import MemoryFixStore
 from fairtape.market.prices import ONE
-from loopback.local_sequencer import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, LocalSequencer, accounts_in
 
 
 class Engine:
@@ -95,10 +95,10 @@ def order(name: str, quantity: int, price: int = 5, account: str | None = None, 
 def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixStore]], Awaitable[None]]) -> None:
     async def act() -> None:
         accounts = accounts_in(tmp_path, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
-        belt = Belt()
-        belt.open("ann", "bob", "cyd")
+        sequencer = LocalSequencer()
+        sequencer.open("ann", "bob", "cyd")
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
-        house, doorman = belt.house(101, accounts, limits=limits), Authenticator(accounts, now=time.time_ns)
+        house, doorman = sequencer.gateway(101, accounts, limits=limits), Authenticator(accounts, now=time.time_ns)
         stores: dict[str, MemoryFixStore] = {}
         desk = FixAcceptor(
             "FAIRTAPE",

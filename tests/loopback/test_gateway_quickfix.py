@@ -22,7 +22,7 @@ from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.market.prices import ONE
-from loopback.local_sequencer import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, LocalSequencer, accounts_in
 from loopback.test_fix_quickfix import BreakingWire
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
@@ -37,7 +37,7 @@ class Market:
     """The gateway of the test, with lives that come and go."""
 
     def __init__(self, folder: Path, accounts: TradingAccounts) -> None:
-        self.belt = Belt()
+        self.sequencer = LocalSequencer()
         self.folder = folder
         self.accounts = accounts
         self.port = 0
@@ -46,7 +46,7 @@ class Market:
     @asynccontextmanager
     async def serving(self, *, crashes: bool = False) -> AsyncIterator[OrderGateway]:
         """Until the end of the context; a crash forgets whatever was not synced."""
-        house = self.belt.house(101, self.accounts, intake=self.folder / "intake")
+        house = self.sequencer.gateway(101, self.accounts, order_log=self.folder / "orders")
         file = FixFile(self.folder / "sessions.sqlite")
         doorman = Authenticator(self.accounts, now=time.time_ns)
         application = FixOrders(house)
@@ -62,7 +62,7 @@ class Market:
         try:
             yield house
         finally:
-            self.belt.houses.remove(house)
+            self.sequencer.gateways.remove(house)
             if crashes:
                 server.abort()
             server.close()
@@ -98,7 +98,7 @@ def offer(house: OrderGateway) -> None:
 def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) -> None:
     async def trade() -> tuple[Market, BreakingWire, dict[str, Any], OrderGateway]:
         market = Market(tmp_path, accounts_in(tmp_path, "TRADER", "maker"))
-        market.belt.open("TRADER", "maker")
+        market.sequencer.open("TRADER", "maker")
         wire = BreakingWire(lambda: market.port, breaks=BREAKS, seed=7)
         front = await asyncio.start_server(wire.carry, "127.0.0.1", 0)
         async with market.serving(crashes=True) as house:
@@ -132,4 +132,4 @@ def test_a_real_engine_trades_over_breaking_wires_and_a_crash(tmp_path: Path) ->
     assert list(customer.used) == names  # each order entered once, and in its order
     assert customer.account.balance("MSFT").total == (10_000_000 + len(bought)) * ONE
     assert not house.gateway.floor.ledger.imbalance()
-    assert market.belt.houses == []
+    assert market.sequencer.gateways == []

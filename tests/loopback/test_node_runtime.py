@@ -1,4 +1,4 @@
-"""What a seat does for a machine that has a journal and a store, and how loops have channels of their own."""
+"""The runtime of a machine with a journal and a store, and the channels of secondary loops."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,7 +32,7 @@ from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, Transport, multicast_works
 from fairtape.storage.formation_stores import StoreThread, open_store
-from loopback.local_peers import at_home, free_port, within_patience
+from loopback.local_peers import free_port, local_peer, within_patience
 
 ONE, TWO, THREE = 1, 2, 3
 LOOP = LOOP_CHANNEL + 1
@@ -41,20 +41,20 @@ ORDERED = Ordered(0, 1, 3, 1, 1, 9, (Span(101, 7, 1, 1, 1, (b"body",), (1,)),))
 
 
 @dataclass
-class Keeper:
-    """A machine that asks for whatever it is told to ask for, and keeps the answers."""
+class RecordingMachine:
+    """A machine that emits the effects that a test gives it, and records the answers."""
 
     wanted: list[Effect] = field(default_factory=list)
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     answers: list[object] = field(default_factory=list)
 
     def receive(self, datagram: bytes, now: Instant) -> None:
         assert now > 0
-        self.heard.append(datagram)
+        self.received.append(datagram)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
         assert now > 0
-        self.heard += datagrams
+        self.received += datagrams
 
     def wake(self, now: Instant) -> None:
         pass
@@ -70,68 +70,74 @@ class Keeper:
         assert now > 0
         self.answers.append((ticket, [decode_entry(entry) for entry in entries]))
 
-    def recovered(self, past: Recovered, now: Instant) -> None:
+    def recovered(self, recovered_state: Recovered, now: Instant) -> None:
         assert now > 0
-        self.answers.append(past)
+        self.answers.append(recovered_state)
 
     def answered(self, answer: StoreResponse, now: Instant) -> None:
         assert now > 0
         self.answers.append(answer)
 
 
-def test_the_journal_is_read_only_when_it_has_what_the_machine_believes(tmp_path: Path) -> None:
-    """A question that comes before an entry in one turn is answered after it: the machine counts on that entry."""
-    keeper = Keeper([Fetch(0, None, 1 << 16, 1), AppendFormation(CHANGE), Append(ORDERED), Fetch(0, 0, 1 << 16, 2)])
-    turned: list[FormationChange] = []
-    seat = seat_of(keeper, tmp_path)
-    seat.on_formation = turned.append
-    with closing(Driver([seat], SharedClock())) as driver:
+def test_the_journal_is_read_only_after_the_other_effects(tmp_path: Path) -> None:
+    """A fetch that precedes an entry in one step is served after it: the machine relies on that entry."""
+    machine = RecordingMachine(
+        [Fetch(0, None, 1 << 16, 1), AppendFormation(CHANGE), Append(ORDERED), Fetch(0, 0, 1 << 16, 2)]
+    )
+    changes: list[FormationChange] = []
+    runtime = runtime_of(machine, tmp_path)
+    runtime.on_formation = changes.append
+    with closing(Driver([runtime], SharedClock())) as driver:
         driver.step()
-        assert keeper.answers == [(1, [CHANGE, ORDERED])], "one answer in a turn"
+        assert machine.answers == [(1, [CHANGE, ORDERED])], "one answer per step"
         driver.step()
-        assert keeper.answers[1:] == [(2, [CHANGE, ORDERED])]
-        keeper.wanted = [Fetch(3, 1, 1 << 16, 3)]
+        assert machine.answers[1:] == [(2, [CHANGE, ORDERED])]
+        machine.wanted = [Fetch(3, 1, 1 << 16, 3)]
         driver.step()
-        assert keeper.answers[2:] == [(3, [])]
-    assert turned == [CHANGE]
+        assert machine.answers[2:] == [(3, [])]
+    assert changes == [CHANGE]
 
 
-def test_a_cut_is_answered_with_what_is_left(tmp_path: Path) -> None:
-    keeper = Keeper([AppendFormation(CHANGE), Append(ORDERED), Truncate(2)])
-    with closing(Driver([seat_of(keeper, tmp_path)], SharedClock())) as driver:
+def test_a_truncation_is_answered_with_the_remaining_state(tmp_path: Path) -> None:
+    machine = RecordingMachine([AppendFormation(CHANGE), Append(ORDERED), Truncate(2)])
+    with closing(Driver([runtime_of(machine, tmp_path)], SharedClock())) as driver:
         driver.step()
-    assert keeper.answers == [Recovered.nothing()]
+    assert machine.answers == [Recovered.nothing()]
 
 
-def test_a_formation_that_no_message_follows_is_gone_when_the_journal_is_opened_again(tmp_path: Path) -> None:
+def test_a_formation_without_messages_after_it_is_removed_by_a_truncation(tmp_path: Path) -> None:
     later = FormationChange(0, 2, 4, 2, False, b"later", 6)
     with closing(
         Driver(
-            [seat_of(Keeper([AppendFormation(CHANGE), Append(ORDERED), AppendFormation(later)]), tmp_path)],
+            [
+                runtime_of(
+                    RecordingMachine([AppendFormation(CHANGE), Append(ORDERED), AppendFormation(later)]), tmp_path
+                )
+            ],
             SharedClock(),
         )
     ) as d:
         d.step()
     with closing(JournalWriter.open(tmp_path, stripe=0, site=ONE)) as writer:
-        past = writer.truncate_after((1 << 62) - 1)
-    assert (past.number, past.layout, past.token) == (1, b"layout", 3)
+        recovered_state = writer.truncate_after((1 << 62) - 1)
+    assert (recovered_state.number, recovered_state.layout, recovered_state.token) == (1, b"layout", 3)
 
 
-def test_the_store_is_asked_and_its_answer_brought_in_a_later_turn(tmp_path: Path) -> None:
-    question: StoreRequest = Recall()
-    keeper, lines = Keeper([Notice("before"), QueryStore(question), Notice("after")]), list[str]()
-    seat = NodeRuntime(keeper, Mesh(ONE, {ONE: at_home(Role.COORDINATOR)}), log=lines.append)
-    with closing(Driver([seat], SharedClock())) as driver:
-        seat.store = StoreThread(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.wakeup)
-        driver.run(until=within_patience(lambda: bool(keeper.answers)))
+def test_the_store_is_asked_and_its_answer_arrives_in_a_later_step(tmp_path: Path) -> None:
+    request: StoreRequest = Recall()
+    machine, lines = RecordingMachine([Notice("before"), QueryStore(request), Notice("after")]), list[str]()
+    runtime = NodeRuntime(machine, Mesh(ONE, {ONE: local_peer(Role.COORDINATOR)}), log=lines.append)
+    with closing(Driver([runtime], SharedClock())) as driver:
+        runtime.store = StoreThread(open_store(f"sqlite:{tmp_path / 'store.db'}"), driver.wakeup)
+        driver.run(until=within_patience(lambda: bool(machine.answers)))
     assert lines == ["before", "after"]
-    assert keeper.answers == [Recalled(None, ())]
+    assert machine.answers == [Recalled(None, ())]
 
 
 @pytest.fixture(params=["multicast", "mesh"])
 def transports(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
     """One is in the primary loop, two and three are in its secondary loop."""
-    book: AddressBook = {node: at_home(Role.SITE) for node in (ONE, TWO, THREE)}
+    book: AddressBook = {node: local_peer(Role.SITE) for node in (ONE, TWO, THREE)}
     if request.param == "mesh":
         made: list[Transport] = [Mesh(node, book, {1: (TWO, THREE)}) for node in book]
     elif not multicast_works():
@@ -144,22 +150,22 @@ def transports(request: pytest.FixtureRequest) -> Iterator[list[Transport]]:
         transport.close()
 
 
-def test_a_loop_is_heard_by_those_who_listen(transports: list[Transport]) -> None:
+def test_the_channel_of_a_loop_reaches_its_members_only(transports: list[Transport]) -> None:
     listening = {TWO: (LOOP,), THREE: (LOOP,)}
-    keepers = [Keeper([JoinChannels(listening.get(node, ()))]) for node in (ONE, TWO, THREE)]
+    machines = [RecordingMachine([JoinChannels(listening.get(node, ()))]) for node in (ONE, TWO, THREE)]
     with closing(
-        Driver([NodeRuntime(*pair) for pair in zip(keepers, transports, strict=True)], SharedClock())
+        Driver([NodeRuntime(*pair) for pair in zip(machines, transports, strict=True)], SharedClock())
     ) as driver:
         driver.step()
-        keepers[1].wanted.append(Multicast(LOOP, [b"token"]))
-        driver.run(until=within_patience(lambda: bool(keepers[2].heard)))
-        assert [keeper.heard for keeper in keepers] == [[], [], [b"token"]]
+        machines[1].wanted.append(Multicast(LOOP, [b"token"]))
+        driver.run(until=within_patience(lambda: bool(machines[2].received)))
+        assert [machine.received for machine in machines] == [[], [], [b"token"]]
 
 
-def seat_of(keeper: Keeper, folder: Path) -> NodeRuntime:
+def runtime_of(machine: RecordingMachine, folder: Path) -> NodeRuntime:
     return NodeRuntime(
-        keeper,
-        Mesh(ONE, {ONE: at_home(Role.SITE)}),
+        machine,
+        Mesh(ONE, {ONE: local_peer(Role.SITE)}),
         journal=JournalWriter.open(folder, stripe=0, site=ONE),
         history=History(folder),
     )

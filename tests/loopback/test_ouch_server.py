@@ -15,7 +15,7 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.market.prices import ONE
-from loopback.local_sequencer import Belt, accounts_in
+from loopback.local_sequencer import LocalSequencer, accounts_in
 
 PASSWORD = "secret-ann"  # noqa: S105 - of nobody
 
@@ -81,9 +81,9 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, Callable[..., Awaitable[Cl
         accounts = accounts_in(tmp_path)
         for name in ("ann", "bob"):
             accounts.add(name, PASSWORD)
-        belt = Belt()
-        belt.open("ann", "bob")
-        house, doorman = belt.house(101, accounts), Authenticator(accounts, now=time.time_ns)
+        sequencer = LocalSequencer()
+        sequencer.open("ann", "bob")
+        house, doorman = sequencer.gateway(101, accounts), Authenticator(accounts, now=time.time_ns)
         server = StreamServer("ouch", OuchServer(house, doorman).converse)
         host, port = await server.start("127.0.0.1", 0)
 

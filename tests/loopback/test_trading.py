@@ -20,31 +20,31 @@ from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamServer
 from fairtape.gateway.storage.accounts import TradingAccounts
-from loopback.local_sequencer import SECRET, Belt, accounts_in
+from loopback.local_sequencer import SECRET, LocalSequencer, accounts_in
 
 T = TypeVar("T")
 
 
 class Town:
-    """Gateways on one belt."""
+    """Gateways on one sequencer."""
 
     def __init__(self, folder: Path) -> None:
-        self.belt = Belt()
+        self.sequencer = LocalSequencer()
         self.accounts: TradingAccounts = accounts_in(folder, "ann", "bob", "house", "cyd", brokers={"cyd": "house"})
-        self.belt.open("ann", "bob", "cyd")
+        self.sequencer.open("ann", "bob", "cyd")
         self.doorman = Authenticator(self.accounts, now=time.time_ns)
 
     @asynccontextmanager
     async def gateway(
         self, me: int = 101, limits: GatewayLimits | None = None, **options: Any
     ) -> AsyncIterator[tuple[OrderGateway, StreamServer, str]]:
-        house = self.belt.house(me, self.accounts, limits=limits)
+        house = self.sequencer.gateway(me, self.accounts, limits=limits)
         server = StreamServer("entry", NativeServer(house, self.doorman).converse, **options)
         host, port = await server.start("127.0.0.1", 0)
         try:
             yield house, server, f"{host}:{port}"
         finally:
-            self.belt.houses.remove(house)
+            self.sequencer.gateways.remove(house)
             server.close()
 
     def trader(self, target: str, name: str, **options: Any) -> Any:

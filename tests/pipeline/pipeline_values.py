@@ -63,7 +63,7 @@ def append(
     """Add to a journal, with all release marks but those of the last `keep` tokens."""
     with JournalWriter.open(directory, stripe=stripe, site=site, sync=sync, segment_size_max=size_max) as writer:
         for entry in history:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
         messages = values.messages_of(history)
         for ordered in messages[: len(messages) - keep]:
             values.mark(writer, ordered)

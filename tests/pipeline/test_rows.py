@@ -29,7 +29,7 @@ def test_every_number_is_told_once_as_the_plain_reader_tells_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rows_max: int, segment: int
 ) -> None:
     journal = tmp_path_factory.mktemp("storm")
-    history = values.turbulent(40, seed=seed)
+    history = values.first_with_formations(40, seed=seed)
     values.write(journal, history, segment_size_max=segment)
     found = pipeline.rows(Options(journals=(str(journal),)), rows_max)
     assert [pipeline.as_told(row) for row in found if row["kind"] != "fragment"] == pipeline.told(journal)
@@ -275,7 +275,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     tmp_path: Path, rows_max: int
 ) -> None:
     """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
-    history = values.turbulent(80, seed=4)
+    history = values.first_with_formations(80, seed=4)
     values.write(tmp_path, history)
     lanes = Partitions(Options(journals=(str(tmp_path),)))
     reached, found = lanes.start(), []

@@ -1,4 +1,4 @@
-"""The desk before a store: never waits, answers in order, says when it is full, and hides no bug."""
+"""The thread of a store: never blocks the caller, answers in order, rejects when full, and hides no bug."""
 
 import threading
 
@@ -21,88 +21,88 @@ PATIENCE = 60.0
 LEADER = Leadership(1, 1, 0)
 
 
-class Gate(MemoryFormationStore):
-    """A store that answers only while it is open."""
+class GatedStore(MemoryFormationStore):
+    """A store that answers only after `opened` is set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.opened = threading.Event()
         self.closed = False
 
-    def answer(self, question: StoreRequest) -> StoreResponse:
+    def answer(self, request: StoreRequest) -> StoreResponse:
         assert self.opened.wait(PATIENCE)
-        return super().answer(question)
+        return super().answer(request)
 
     def close(self) -> None:
         self.closed = True
 
 
-class Bell:
-    """Counts the on_answers and lets a test wait for one."""
+class Notifier:
+    """Counts calls and lets a test wait for one."""
 
     def __init__(self) -> None:
-        self.rings = threading.Semaphore(0)
+        self.calls = threading.Semaphore(0)
 
     def __call__(self) -> None:
-        self.rings.release()
+        self.calls.release()
 
     def wait(self) -> None:
-        assert self.rings.acquire(timeout=PATIENCE)
+        assert self.calls.acquire(timeout=PATIENCE)
 
 
-def test_a_question_returns_at_once_and_its_answer_comes_with_a_on_answer() -> None:
-    store, bell = Gate(), Bell()
-    desk = StoreThread(store, bell)
-    desk.ask(Claim(None, LEADER))
-    desk.ask(Recall())
-    assert desk.answers() == []
+def test_a_request_returns_at_once_and_its_answer_is_notified() -> None:
+    store, notifier = GatedStore(), Notifier()
+    thread = StoreThread(store, notifier)
+    thread.ask(Claim(None, LEADER))
+    thread.ask(Recall())
+    assert thread.answers() == []
     store.opened.set()
-    bell.wait()
-    bell.wait()
-    assert desk.answers() == [Claimed(LEADER), Recalled(LEADER, ())]
-    assert desk.answers() == []
-    desk.close()
+    notifier.wait()
+    notifier.wait()
+    assert thread.answers() == [Claimed(LEADER), Recalled(LEADER, ())]
+    assert thread.answers() == []
+    thread.close()
     assert store.closed
 
 
-def test_a_full_desk_turns_questions_away_with_an_answer() -> None:
-    store, bell = Gate(), Bell()
-    desk = StoreThread(store, bell)
+def test_a_full_thread_rejects_requests_with_an_answer() -> None:
+    store, notifier = GatedStore(), Notifier()
+    thread = StoreThread(store, notifier)
     for _ in range(REQUESTS_MAX):
-        desk.ask(Recall())
-    desk.ask(Claim(None, LEADER))
-    bell.wait()
-    assert desk.answers() == [Unavailable(Claim(None, LEADER))]
+        thread.ask(Recall())
+    thread.ask(Claim(None, LEADER))
+    notifier.wait()
+    assert thread.answers() == [Unavailable(Claim(None, LEADER))]
     store.opened.set()
     for _ in range(REQUESTS_MAX):
-        bell.wait()
-    assert desk.answers() == [Recalled(None, ())] * REQUESTS_MAX
-    desk.ask(Recall())
-    bell.wait()
-    assert desk.answers() == [Recalled(None, ())]
-    desk.close()
+        notifier.wait()
+    assert thread.answers() == [Recalled(None, ())] * REQUESTS_MAX
+    thread.ask(Recall())
+    notifier.wait()
+    assert thread.answers() == [Recalled(None, ())]
+    thread.close()
 
 
-def test_a_desk_that_closes_forgets_what_was_not_begun_and_on_answers_nobody() -> None:
-    store = Gate()
-    desk = StoreThread(store, Bell())
-    desk.ask(Claim(None, LEADER))
-    desk.ask(Claim(LEADER, Leadership(1, 1, 1)))
+def test_a_closed_thread_drops_waiting_requests_without_notification() -> None:
+    store = GatedStore()
+    thread = StoreThread(store, Notifier())
+    thread.ask(Claim(None, LEADER))
+    thread.ask(Claim(LEADER, Leadership(1, 1, 1)))
     store.opened.set()
-    desk.close()
+    thread.close()
     assert store.closed
-    assert desk.answers() == []
+    assert thread.answers() == []
 
 
 def test_a_bug_of_a_store_is_raised_where_the_answers_are_collected() -> None:
     class Broken(MemoryFormationStore):
-        def answer(self, question: StoreRequest) -> StoreResponse:
-            raise AssertionError(f"a bug of ours about {question}")
+        def answer(self, request: StoreRequest) -> StoreResponse:
+            raise AssertionError(f"a bug about {request}")
 
-    bell = Bell()
-    desk = StoreThread(Broken(), bell)
-    desk.ask(Recall())
-    bell.wait()
-    with pytest.raises(AssertionError, match="a bug of ours"):
-        desk.answers()
-    desk.close()
+    notifier = Notifier()
+    thread = StoreThread(Broken(), notifier)
+    thread.ask(Recall())
+    notifier.wait()
+    with pytest.raises(AssertionError, match="a bug about"):
+        thread.answers()
+    thread.close()

@@ -194,7 +194,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"target": "{folder}"}, "holds no journal; there is one in '.*journal'"),
     ({"target": "{folder}/empty"}, "holds no journal; name the directory that a site writes"),
     ({"target": "{folder}/made"}, "no site of deployment .*made runs on this machine; start it with: fairtape up"),
-    ({"target": "{folder}/a.txt"}, r"does not have the name of a trade file; it must end in \.csv"),
+    ({"target": "{folder}/a.txt"}, r"is no trade file by its name; it must end in \.csv"),
     ({"target": "{folder}/bad.csv"}, "has no column traded_at_ns or time"),
     ({"target": "{folder}/bad.dbn"}, "which is no complete DBN metadata"),
     ({"target": "{folder}/day.itch"}, "counts its times from midnight; say which one"),

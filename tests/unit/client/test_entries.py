@@ -43,7 +43,7 @@ def opened(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reforma
 def test_any_message_is_told_as_the_journal_tells_it(seed: int, count: int) -> None:
     """Formations, breaks, long messages and all: the journal's own story is the twin."""
     with tempfile.TemporaryDirectory() as folder:
-        values.write(Path(folder), values.turbulent(count, seed=seed))
+        values.write(Path(folder), values.first_with_formations(count, seed=seed))
         found = opened(Path(folder))
         records = list(JournalReader.open(folder).messages_and_formations())
         assert len(found) == len(records)

@@ -41,12 +41,12 @@ def test_packets_have_these_bytes() -> None:
 
 
 @given(PACKETS)
-def test_what_is_encoded_is_decoded(packet: Packet) -> None:
+def test_an_encoded_packet_is_decoded(packet: Packet) -> None:
     assert decode(encode(packet)) == packet
 
 
 @given(REQUESTS)
-def test_what_is_requested_is_understood(request: MoldRequest) -> None:
+def test_an_encoded_request_is_decoded(request: MoldRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
@@ -97,6 +97,6 @@ def test_a_message_that_fits_no_datagram_is_refused() -> None:
         ("0000000000000001 0001 00", "size is 21 bytes; a request has 20"),
     ],
 )
-def test_an_absurd_request_is_refused(tail: str, sentence: str) -> None:
+def test_a_request_out_of_range_is_refused(tail: str, sentence: str) -> None:
     with pytest.raises(BadMold, match=sentence):
         decode_request(b"S         " + bytes.fromhex(tail))
