@@ -400,8 +400,10 @@ def test_the_next_endpoint_is_tried_where_one_is_closed(etcd: Etcd) -> None:
 
 
 def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(etcd: Etcd) -> None:
-    """The first endpoint accepts a claim and falls silent. The outcome is unknown, so the answer is not a refusal, and the
-    next request goes to the other endpoint."""
+    """The first endpoint accepts a claim and falls silent: the outcome is unknown, so the answer is no refusal.
+
+    The next request goes to the other endpoint.
+    """
     entries = (FIRST,)
     prefix = next(PREFIXES)
     good = EtcdEndpoint("127.0.0.1", etcd.port)

@@ -26,7 +26,6 @@ USERNAME: Final = Text(6)
 PASSWORD: Final = Text(10)
 SESSION: Final = Text(10)
 _NUMBER_WIDTH: Final = 20
-_TIMEOUT_WIDTH: Final = 5
 _LOGIN_SIZES: Final = (46, 51)  # of version 3.00, of version 4.00
 _PREFIX: Final = struct.Struct(">H")
 

@@ -1,4 +1,4 @@
-"""FIX 4.4. Pure.
+"""FIX 4.4: a codec of tag=value streams, and messages as values. Pure.
 
 - `codec`: messages in a stream of tag=value bytes
 - `dictionary`: tags, message types and reject reasons

@@ -32,8 +32,7 @@ _DAYS_BEFORE_MONTH: Final = tuple(sum(_DAYS_IN_MONTH[:month]) for month in range
 _DAYS_BEFORE_1970: Final = 719_162  # since the first of January of the year 1
 _DAYS_IN_400_YEARS: Final = 146_097
 _DAY: Final = 86_400 * SECOND
-YEAR_MAX: Final = 9_999
-INSTANT_MAX: Final = (3_652_059 - _DAYS_BEFORE_1970) * _DAY - 1  # the last nanosecond of that year
+INSTANT_MAX: Final = (3_652_059 - _DAYS_BEFORE_1970) * _DAY - 1  # the last nanosecond of the year 9999
 
 
 def parse_instant(octets: bytes) -> Instant | None:
