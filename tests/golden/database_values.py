@@ -65,10 +65,10 @@ def formation_store(folder: Path) -> Values:
     store.close()
     yield from content_of(folder / "formations.db")
     keys = etcd._Keys("fairtape")
-    yield f"etcd {keys.leadership}", etcd._packed(asdict(second)).decode()
-    yield f"etcd {keys.term}", etcd._packed(second.term).decode()
-    yield f"etcd {keys.serial(2)}", etcd._packed([etcd._plain(entry) for entry in log[2:]]).decode()
-    yield f"etcd {keys.loop(1)}", etcd._packed(etcd._plain(log[3])).decode()
+    yield f"etcd {keys.leadership}", etcd._to_json(asdict(second)).decode()
+    yield f"etcd {keys.term}", etcd._to_json(second.term).decode()
+    yield f"etcd {keys.serial(2)}", etcd._to_json([etcd._entry_json(entry) for entry in log[2:]]).decode()
+    yield f"etcd {keys.loop(1)}", etcd._to_json(etcd._entry_json(log[3])).decode()
 
 
 def accounts(folder: Path) -> Values:

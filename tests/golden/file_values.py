@@ -51,7 +51,7 @@ def journal(folder: Path) -> Iterator[tuple[str, bytes | str]]:
         unreleased: list[Ordered] = []
         for place, token in enumerate(TOKENS):
             if place % 8 == 0:
-                writer.turn(formation_change(7 + place, token, 100 + 7 * place, broken=place == 16), AT)
+                writer.append_formation(formation_change(7 + place, token, 100 + 7 * place, broken=place == 16), AT)
             unreleased.append(ordered(7 + place // 8 * 8, token, 100 + 7 * place))
             writer.append(unreleased[-1], AT)
             if place >= 2:
@@ -65,7 +65,7 @@ def journal(folder: Path) -> Iterator[tuple[str, bytes | str]]:
         directory, stripe=STRIPE, site=6, sync=SyncPolicy.TOKEN, segment_size_max=4 << 10
     ) as writer:
         writer.truncate_after(50)
-        writer.turn(formation_change(24, 51, 177, broken=True), AT)
+        writer.append_formation(formation_change(24, 51, 177, broken=True), AT)
         writer.append(ordered(24, 51, 177), AT)
     yield from files_in(directory, "cut and continued")
 

@@ -1,4 +1,4 @@
-"""A real etcd on loopback, with a folder of its own and ports that were free; ended by its process id."""
+"""A real etcd on loopback, with a directory of its own and free ports; ended by its process id."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 
 from loopback.commands import PATIENCE
 
-STARTS_MAX = 5  # somebody else may take a port between our look and etcd's
+STARTS_MAX = 5  # another process may take a port before etcd does
 ABSENT = "no etcd on this machine: install the package etcd-server to run this"
 
 
@@ -33,7 +33,7 @@ class Etcd:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Be ready to serve. A second start keeps the port and the data."""
+        """Start, and wait until it is ready. A second start keeps the port and the data."""
         for _ in range(STARTS_MAX):
             if not (self.folder / "data" / "member").exists():
                 self.port, self._peer_port = free_tcp_ports(2)
@@ -51,9 +51,9 @@ class Etcd:
             self._process.wait()
 
     def _become_ready(self) -> bool:
-        """etcd tells the one who started it when it is ready, as it tells systemd."""
-        told = self.folder / "ready"
-        told.unlink(missing_ok=True)
+        """etcd reports when it is ready through NOTIFY_SOCKET, as to systemd."""
+        ready = self.folder / "ready"
+        ready.unlink(missing_ok=True)
         client, peer = f"{self.scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
         command = [
             *("etcd", "--name", "only", "--data-dir", str(self.folder / "data")),
@@ -61,14 +61,14 @@ class Etcd:
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"only={peer}"),
             *self._options,
         ]
-        environment = os.environ | {"NOTIFY_SOCKET": str(told)}
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear, (self.folder / "log").open("ab") as log:
-            ear.bind(str(told))
-            ear.settimeout(0.1)
+        environment = os.environ | {"NOTIFY_SOCKET": str(ready)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, (self.folder / "log").open("ab") as log:
+            listener.bind(str(ready))
+            listener.settimeout(0.1)
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             for _ in range(int(PATIENCE / 0.1)):
                 try:
-                    return b"READY=1" in ear.recv(1_024)
+                    return b"READY=1" in listener.recv(1_024)
                 except TimeoutError:
                     if self._process.poll() is not None:
                         return False
@@ -78,7 +78,7 @@ class Etcd:
 
 @contextmanager
 def running_etcd(folder: Path, *options: str) -> Iterator[Etcd]:
-    """An etcd for as long as it is wanted; a test that wants one is skipped where there is none."""
+    """A running etcd; the test is skipped where etcd is not installed."""
     if shutil.which("etcd") is None:
         pytest.skip(ABSENT)
     etcd = Etcd(folder, *options)
@@ -90,9 +90,9 @@ def running_etcd(folder: Path, *options: str) -> Iterator[Etcd]:
 
 
 def free_tcp_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    trials = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [trial.getsockname()[1] for trial in trials]
-    for trial in trials:
-        trial.close()
+    """Ports that are free now."""
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
     return ports

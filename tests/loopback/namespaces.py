@@ -1,4 +1,4 @@
-"""Machines that are none: network namespaces on one bridge, each with an address of its own and a cable to pull."""
+"""Network namespaces on one bridge that stand for machines, each with an address and a link that can be cut."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ NETWORK = "10.203.77"
 
 
 class Refused(Exception):
-    """This machine does not let us make namespaces."""
+    """This machine does not allow network namespaces."""
 
 
 class Machines:
@@ -21,11 +21,11 @@ class Machines:
         self.hosts = tuple(f"{NETWORK}.{number}" for number in range(1, count + 1))
 
     def enter(self, host: str) -> tuple[str, ...]:
-        """The words before a command that is to run on the machine of this address."""
+        """The command prefix to run a command on the machine with this address."""
         return "ip", "netns", "exec", self._space(host)
 
     def cable(self, host: str, *, plugged: bool) -> None:
-        """Pull the cable of a machine, or put it back."""
+        """Disconnect a machine from the network, or connect it again."""
         _ip("link", "set", self._cable(host), "up" if plugged else "down")
 
     def build(self) -> None:
@@ -61,7 +61,7 @@ class Machines:
 
 @contextmanager
 def machines(count: int) -> Iterator[Machines]:
-    """So many machines, for a while. `Refused` where they cannot be made."""
+    """This many machines within the context. Raises `Refused` where they cannot be made."""
     if os.geteuid() != 0 or not any(Path(folder, "ip").exists() for folder in ("/sbin", "/usr/sbin", "/bin")):
         raise Refused("network namespaces need root and the command ip")
     made = Machines(count)
@@ -72,7 +72,7 @@ def machines(count: int) -> Iterator[Machines]:
         made.clear()
 
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(("ip", *words), capture_output=True, text=True, check=False)
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(("ip", *arguments), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Refused(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise Refused(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -24,7 +24,7 @@ SELF = USER if os.geteuid() == 0 else None  # it refuses to run as root
 
 
 class Postgres:
-    """One server with one database, which everybody on this machine may use."""
+    """One server with one database, which every user of this machine may use."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Postgres:
         return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/{USER}"
 
     def start(self) -> None:
-        """Be ready to serve; a second start keeps the port and the data."""
+        """Start, and wait until it is ready. A second start keeps the port and the data."""
         command = [str(self._programs / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
         command += ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}"]
         with (self.folder / "log").open("ab") as log:
@@ -56,7 +56,7 @@ class Postgres:
         raise AssertionError(f"PostgreSQL does not start: {(self.folder / 'log').read_text()[-2_000:]}")
 
     def crash(self) -> None:
-        """Pull the plug: everything of it is gone at once, and what was committed must be on its disk."""
+        """End immediately, as in a crash; committed data must be on disk."""
         self._end(signal.SIGQUIT)
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """A server for as long as it is wanted; a test that wants one is skipped where there is none."""
+    """A running server; the test is skipped where PostgreSQL is not installed."""
     pytest.importorskip("psycopg", reason="no driver of PostgreSQL: pip install 'fairtape[postgresql]' to run this")
     programs = _programs()
     if programs is None:
@@ -91,7 +91,7 @@ def running_postgres() -> Iterator[Postgres]:
 
 
 def _programs() -> Path | None:
-    """The newest version here that can be run by somebody who is not root."""
+    """The newest installed version that an unprivileged user can run."""
     found = shutil.which("initdb")
     places = sorted(PROGRAMS.glob("*/bin"), key=lambda place: int(place.parent.name))
     place = places[-1] if places else Path(found).resolve().parent if found else None

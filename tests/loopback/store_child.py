@@ -1,4 +1,4 @@
-"""A process that meets others at a store: counts the leadership up, or records without end until it is killed."""
+"""A process that shares a store with others: increments the renewals, or records endlessly until it is killed."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from fairtape.storage.formation_stores import FormationStore, open_store
 
 
 def count(store: FormationStore, times: int) -> None:
-    """Add so many renewals, each by compare and set."""
+    """Add this many renewals, each by compare and set."""
     held: Leadership | None = None
     while times:
         wanted = Leadership(os.getpid(), 1, 1 if held is None else held.renewal + 1)
@@ -19,7 +19,7 @@ def count(store: FormationStore, times: int) -> None:
 
 
 def append(store: FormationStore) -> None:
-    """Record one formation after another in two loops at once, and say so."""
+    """Record one formation after another in two loops at once, and print each number."""
     recalled = store.answer(Recall())
     assert isinstance(recalled, Recalled)
     number = recalled.latest[0].number if recalled.latest else 0
@@ -33,9 +33,9 @@ def append(store: FormationStore) -> None:
 
 
 def main(url: str, times: str = "") -> None:
-    """Begin when a line comes, so that all begin together."""
+    """Start when a line arrives on standard input, so that all processes start together."""
     sys.stdin.readline()
-    store = open_store(url, patience=60.0)
+    store = open_store(url, timeout=60.0)
     if times:
         count(store, int(times))
         store.close()

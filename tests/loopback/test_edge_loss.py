@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.customer import CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap
@@ -18,7 +19,7 @@ from fairtape.formats import moldudp64
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
-from fairtape.net.udp import Address, UdpSocket, bind
+from fairtape.net.udp import UdpSocket, bind
 from loopback.edge_sockets import Groups, until
 from loopback.test_edge_publisher import expected, publishing_site
 from unit.edge.edge_journals import ANYWHERE, SETTINGS, history, plan_store
@@ -40,7 +41,7 @@ class Relay:
     def __init__(self, sent: StripePlan, heard: StripePlan) -> None:
         interface = Interface.named(LOOPBACK)
         own = bind("", 0)
-        interface.speak(own, ttl=0)
+        interface.configure_sender(own, ttl=0)
         self._out = UdpSocket(own)
         self._in: dict[int, tuple[UdpSocket, str, Address]] = {}
         for near, far in zip(sent.edge, heard.edge, strict=True):

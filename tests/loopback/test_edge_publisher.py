@@ -47,7 +47,7 @@ class PublishingSite:
 
     def feed_entry(self, each: Content) -> None:
         if isinstance(each, FormationChange):
-            self.writer.turn(each, NOON)
+            self.writer.append_formation(each, NOON)
             self.publisher.turned(each)
         else:
             self.writer.append(each, NOON)

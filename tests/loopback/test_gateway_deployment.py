@@ -14,6 +14,7 @@ import pytest
 import fairtape
 from fairtape.cli import run as run_command
 from fairtape.client import OrderRefused, Trader
+from fairtape.core.addresses import Address
 from fairtape.deployment.config.description import GatewayOptions, read_deployment
 from fairtape.deployment.process.gateway import GatewayProcess
 from fairtape.deployment.publish.source_thread import publish_once
@@ -24,7 +25,6 @@ from fairtape.exchange.orders import OpenMarket
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.market.prices import ONE
-from fairtape.net.udp import Address
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.commands import PATIENCE, finish, interrupt, run, start
 from loopback.test_deployment import await_members, deployment

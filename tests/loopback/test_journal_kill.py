@@ -1,4 +1,4 @@
-"""`kill -9` at moments that nobody chose: what the writer had acknowledged is there, and the journal goes on."""
+"""`kill -9` at random moments: everything acknowledged by the writer is there, and the journal continues."""
 
 import os
 import random
@@ -31,7 +31,7 @@ def write_and_kill(directory: Path, policy: SyncPolicy, cuts: str, acknowledged:
 
 @pytest.mark.parametrize("cuts", ["", "cuts"])
 @pytest.mark.parametrize("policy", list(SyncPolicy))
-def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_on(
+def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_continues(
     tmp_path: Path, policy: SyncPolicy, cuts: str
 ) -> None:
     chance = random.Random(policy.value + cuts)
@@ -45,7 +45,7 @@ def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_goes_o
         assert report.sound
         assert report.unfinished == 0
         held = contents(tmp_path)
-        assert held == list(islice(values.storm(8), len(held)))
+        assert held == list(islice(values.stream_with_formations(8), len(held)))
         assert held[-1].sequence >= last
         assert recovered.streams == values.streams_after(held)
     assert report.segments > 3

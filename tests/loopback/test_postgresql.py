@@ -1,4 +1,4 @@
-"""The ledger and the logins in a real PostgreSQL: the same rows as in SQLite, whatever is pulled in between."""
+"""The ledger and the logins in a real PostgreSQL: the same rows as in SQLite, also after crashes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres
-from unit.test_ledgerstore import batches, session
+from unit.test_ledger_tables import batches, session
 
 
 @pytest.fixture(scope="module")
@@ -23,28 +23,28 @@ def postgres() -> Iterator[Postgres]:
 def test_the_ledger_has_the_same_rows_as_in_sqlite_through_a_crash_of_the_database(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    told = [batch for batch, _ in batches(session(3), tells_empty=True)]
-    half = len(told) // 2
+    written = [batch for batch, _ in batches(session(3), with_empty=True)]
+    half = len(written) // 2
     live = LedgerStore(postgres.url)
-    for batch in told[:half]:
+    for batch in written[:half]:
         live.write([batch])
     before = live.state_hash()
     postgres.crash()
     with pytest.raises(DatabaseUnavailable, match="does not answer"):
-        live.write(told[half:])
+        live.write(written[half:])
     live.close()
     postgres.start()
     again = LedgerStore(postgres.url)
     assert again.state_hash() == before
-    again.write(told)  # from the beginning: what is in the tables changes nothing
+    again.write(written)  # idempotent: batches that are in the tables change nothing
     plain = LedgerStore(tmp_path / "ledger.sqlite")
-    plain.write(told)
+    plain.write(written)
     assert again.state_hash() == plain.state_hash()
     assert again.ledger().state_hash == plain.ledger().state_hash
     assert again.imbalance() == []
     assert again.settled == plain.settled > 0
     again.clear()
-    again.write(told)
+    again.write(written)
     assert again.state_hash() == plain.state_hash()
     with create_engine(postgres.url).connect() as connection:
         settlements = connection.execute(text("SELECT count(*) FROM transfers WHERE reason = 3")).scalar()
@@ -66,7 +66,7 @@ def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -
     postgres.crash()
     with pytest.raises(DatabaseUnavailable):
         other.refresh()
-    assert other.verify("ann", token)  # who is known is let in
+    assert other.verify("ann", token)
     assert not other.verify("bob", token)
     postgres.start()
     other.close_login("ann")
@@ -76,7 +76,7 @@ def test_logins_are_shared_by_gateways_on_several_machines(postgres: Postgres) -
         each.close()
 
 
-def test_a_database_that_is_not_there_is_one_sentence_without_the_password() -> None:
+def test_an_unreachable_database_is_one_sentence_without_the_password() -> None:
     pytest.importorskip("psycopg")
     with pytest.raises(UserError, match=r"cannot be used .*; name another one") as raised:
         LedgerStore("postgresql+psycopg://ann:hunter2@127.0.0.1:9/market")

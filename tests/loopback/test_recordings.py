@@ -1,4 +1,4 @@
-"""Files of the field as a publisher's input, and a journal as such files: every field and nanosecond stays."""
+"""Publishing from files of every format, and exporting a journal to them: every field and nanosecond is kept."""
 
 import re
 from pathlib import Path

@@ -135,7 +135,7 @@ def check_retired(drawn: Commands, open_store: Callable[[], FormationStore], *, 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_restart_changes_nothing_about_who_is_retired_in_sqlite(drawn: Commands, lossy: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / f'{next(STORES)}.db'}"
-    check_retired(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+    check_retired(drawn, lambda: open_store(url, timeout=PATIENCE), lossy=lossy)
 
 
 def test_a_restart_changes_nothing_about_who_is_retired_in_etcd(tmp_path: Path) -> None:
@@ -145,6 +145,6 @@ def test_a_restart_changes_nothing_about_who_is_retired_in_etcd(tmp_path: Path) 
         @settings(max_examples=10, deadline=None)
         def check(drawn: Commands, lossy: bool) -> None:
             url = f"etcd:http://{etcd.endpoint}/{next(STORES)}"
-            check_retired(drawn, lambda: open_store(url, patience=PATIENCE), lossy=lossy)
+            check_retired(drawn, lambda: open_store(url, timeout=PATIENCE), lossy=lossy)
 
         check()

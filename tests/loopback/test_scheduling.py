@@ -40,7 +40,7 @@ def policies() -> set[int]:
 
 @pytest.mark.skipif(not may_run_in_real_time(), reason=REFUSED)
 @pytest.mark.usefixtures("another_thread")
-def test_all_threads_of_a_process_that_serves_are_preferred_and_of_no_other(deployment: Deployment) -> None:
+def test_all_threads_of_a_serving_process_and_no_others_are_real_time(deployment: Deployment) -> None:
     scheduling = Scheduling(deployment)
     assert "real-time scheduling while it serves" in scheduling.description
     before = policies()
@@ -52,7 +52,7 @@ def test_all_threads_of_a_process_that_serves_are_preferred_and_of_no_other(depl
     assert policies() == before == {os.SCHED_OTHER}
 
 
-def test_what_is_not_wanted_is_not_asked_for(deployment: Deployment) -> None:
+def test_real_time_is_not_requested_unless_configured(deployment: Deployment) -> None:
     scheduling = Scheduling(replace(deployment, real_time=RealTime.NEVER))
     before = policies()
     scheduling.prefer(serving=True)
@@ -61,13 +61,13 @@ def test_what_is_not_wanted_is_not_asked_for(deployment: Deployment) -> None:
 
 
 @pytest.mark.skipif(may_run_in_real_time(), reason="the kernel grants real-time scheduling here")
-def test_what_is_refused_is_told_and_ends_whoever_cannot_do_without(deployment: Deployment) -> None:
+def test_a_refusal_is_reported_and_ends_a_process_that_requires_real_time(deployment: Deployment) -> None:
     assert "as the kernel grants no other" in Scheduling(deployment).description
     with pytest.raises(UserError, match=r"process\.real_time is true, and the kernel refuses it"):
         Scheduling(replace(deployment, real_time=RealTime.ALWAYS))
 
 
-def test_a_processor_is_kept_awake_by_a_program_that_everybody_is_preferred_to() -> None:
+def test_a_processor_is_kept_awake_by_a_process_of_the_lowest_priority() -> None:
     with keep_processors_awake():
         kept = {
             processor: os.sched_getscheduler(child.pid)

@@ -1,4 +1,4 @@
-"""Trains of datagrams over real sockets: the same datagrams in the same order, and nothing lost in silence."""
+"""Trains of datagrams over real sockets: the same datagrams in the same order, and every loss is counted."""
 
 import os
 import socket
@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
-from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, Address, UdpSocket, bind, trains
-from loopback.wires import collect, within_patience
+from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, UdpSocket, bind, trains
+from loopback.local_peers import collect, within_patience
 
 SO_NO_CHECK = 11
 MIXED = [bytes([n % 251]) * size for n, size in enumerate([1_400] * 150 + [300] + [900] * 3 + [0, 0, 64, 1_400, 1])]
 
 
 @pytest.fixture
-def speaker() -> Iterator[UdpSocket]:
+def sender() -> Iterator[UdpSocket]:
     opened = UdpSocket(bind("127.0.0.1", 0))
     yield opened
     opened.close()
@@ -51,18 +52,18 @@ def test_equal_datagrams_fill_their_trains(count: int) -> None:
 @pytest.mark.parametrize("sends_trains", [True, False])
 @pytest.mark.parametrize("takes_trains", [True, False])
 def test_datagrams_arrive_the_same_with_and_without_trains(sends_trains: bool, takes_trains: bool) -> None:
-    speaker = UdpSocket(bind("127.0.0.1", 0), trains=sends_trains)
+    sender = UdpSocket(bind("127.0.0.1", 0), trains=sends_trains)
     listener = UdpSocket(bind("127.0.0.1", 0), trains=takes_trains)
-    speaker.send(MIXED, listener.address)
+    sender.send(MIXED, listener.address)
     assert collect(listener, len(MIXED)) == MIXED
-    assert speaker.traffic.sent == listener.traffic.received == len(MIXED)
-    speaker.close()
+    assert sender.traffic.sent == listener.traffic.received == len(MIXED)
+    sender.close()
     listener.close()
 
 
-def test_one_send_reaches_every_address(speaker: UdpSocket) -> None:
+def test_one_send_reaches_every_address(sender: UdpSocket) -> None:
     listeners = [UdpSocket(bind("127.0.0.1", 0)) for _ in range(3)]
-    speaker.send(MIXED, *(each.address for each in listeners))
+    sender.send(MIXED, *(each.address for each in listeners))
     for each in listeners:
         assert collect(each, len(MIXED)) == MIXED
         each.close()
@@ -71,30 +72,30 @@ def test_one_send_reaches_every_address(speaker: UdpSocket) -> None:
 def test_a_socket_whose_route_refuses_trains_sends_one_by_one_and_remembers(listener: UdpSocket) -> None:
     bound = bind("127.0.0.1", 0)
     bound.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)  # the kernel cuts no trains without checksums
-    speaker = UdpSocket(bound)
+    sender = UdpSocket(bound)
     for _ in range(2):
-        speaker.send(MIXED, listener.address)
+        sender.send(MIXED, listener.address)
         assert collect(listener, len(MIXED)) == MIXED
-    assert speaker.traffic.dropped == 0
-    assert speaker._refusing == {listener.address} or not speaker._trains
-    speaker.close()
+    assert sender.traffic.dropped == 0
+    assert sender._refusing == {listener.address} or not sender._trains
+    sender.close()
 
 
-def test_a_turn_reads_no_more_than_its_limit_and_its_last_train(listener: UdpSocket) -> None:
-    speaker = UdpSocket(bind("127.0.0.1", 0), trains=False)
-    speaker.send([bytes([n]) for n in range(10)], listener.address)
+def test_a_read_stops_at_its_limit_and_a_whole_train(listener: UdpSocket) -> None:
+    sender = UdpSocket(bind("127.0.0.1", 0), trains=False)
+    sender.send([bytes([n]) for n in range(10)], listener.address)
     first = collect(listener, 1)
     assert first == [bytes([n]) for n in range(len(first))]
     assert len(first) == 1
     assert collect(listener, 9) == [bytes([n]) for n in range(1, 10)]
     assert listener.receive(10) == []
-    speaker.close()
+    sender.close()
 
 
-def test_a_socket_does_not_hear_the_one_it_is_deaf_to(speaker: UdpSocket) -> None:
-    listener = UdpSocket(bind("127.0.0.1", 0), deaf_to=speaker.address)
+def test_a_socket_drops_datagrams_of_its_ignored_sender(sender: UdpSocket) -> None:
+    listener = UdpSocket(bind("127.0.0.1", 0), ignored_sender=sender.address)
     other = UdpSocket(bind("127.0.0.1", 0))
-    speaker.send([b"echo"] * 5, listener.address)
+    sender.send([b"echo"] * 5, listener.address)
     other.send([b"news"], listener.address)
     assert collect(listener, 1) == [b"news"]
     other.close()
@@ -102,9 +103,9 @@ def test_a_socket_does_not_hear_the_one_it_is_deaf_to(speaker: UdpSocket) -> Non
 
 
 @pytest.mark.parametrize("takes_trains", [True, False])
-def test_whoever_asks_is_told_the_sender_of_every_datagram(speaker: UdpSocket, takes_trains: bool) -> None:
+def test_the_sender_of_every_datagram_is_returned_on_request(sender: UdpSocket, takes_trains: bool) -> None:
     listener, other = UdpSocket(bind("127.0.0.1", 0), trains=takes_trains), UdpSocket(bind("127.0.0.1", 0))
-    speaker.send(MIXED, listener.address)
+    sender.send(MIXED, listener.address)
     other.send([b"news"] * 3, listener.address)
     heard: list[bytes] = []
     senders: list[Address] = [("earlier", 1)]
@@ -112,60 +113,60 @@ def test_whoever_asks_is_told_the_sender_of_every_datagram(speaker: UdpSocket, t
     while not enough():
         heard += listener.receive(100, senders)
     assert heard == [*MIXED, *[b"news"] * 3]
-    assert senders == [("earlier", 1), *[speaker.address] * len(MIXED), *[other.address] * 3]
+    assert senders == [("earlier", 1), *[sender.address] * len(MIXED), *[other.address] * 3]
     other.close()
     listener.close()
 
 
-def test_what_the_kernel_would_not_send_is_counted(speaker: UdpSocket) -> None:
-    speaker.send([bytes(65_508)], speaker.address)  # longer than UDP can carry
-    speaker.send([b"a", b"b"], ("255.255.255.255", 9))  # a broadcast nobody allowed
-    assert speaker.traffic.dropped == 3
-    assert speaker.traffic.sent == 0
+def test_what_the_kernel_would_not_send_is_counted(sender: UdpSocket) -> None:
+    sender.send([bytes(65_508)], sender.address)  # longer than UDP can carry
+    sender.send([b"a", b"b"], ("255.255.255.255", 9))  # a broadcast without permission
+    assert sender.traffic.dropped == 3
+    assert sender.traffic.sent == 0
 
 
-def test_what_the_kernel_could_not_keep_is_counted(speaker: UdpSocket) -> None:
+def test_what_the_kernel_could_not_buffer_is_counted(sender: UdpSocket) -> None:
     bound = bind("127.0.0.1", 0)
     listener = UdpSocket(bound)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-    speaker.send([bytes(1_000)] * 200, listener.address)
-    speaker.send([b"last"] * 10, listener.address)
+    sender.send([bytes(1_000)] * 200, listener.address)
+    sender.send([b"last"] * 10, listener.address)
     heard = len(listener.receive(1_000))
-    speaker.send([b"after"], listener.address)
+    sender.send([b"after"], listener.address)
     assert collect(listener, 1) == [b"after"]
     assert heard < 210
     assert listener.traffic.overflowed > 0
     listener.close()
 
 
-def test_a_queue_that_stays_full_is_waited_for_in_vain_and_counted() -> None:
+def test_datagrams_for_a_queue_that_stays_full_are_dropped_and_counted() -> None:
     """A Unix socket has the same calls and, unlike UDP over loopback, a queue that a test can fill."""
     names = [f"\0fairtape-{os.getpid()}-{role}" for role in ("speaker", "listener")]
     opened = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in names]
     for each, name in zip(opened, names, strict=True):
         each.bind(name)
-    speaker, listener = map(UdpSocket, opened)
-    speaker.send([b"x"] * 1_000, cast(Address, names[1]))
-    assert speaker.traffic.sent > 0
-    assert speaker.traffic.dropped > 0
-    assert speaker.traffic.sent + speaker.traffic.dropped == 1_000
-    assert len(listener.receive(1_000)) == speaker.traffic.sent
-    speaker.close()
+    sender, listener = map(UdpSocket, opened)
+    sender.send([b"x"] * 1_000, cast(Address, names[1]))
+    assert sender.traffic.sent > 0
+    assert sender.traffic.dropped > 0
+    assert sender.traffic.sent + sender.traffic.dropped == 1_000
+    assert len(listener.receive(1_000)) == sender.traffic.sent
+    sender.close()
     listener.close()
 
 
-def test_buffers_are_asked_for_and_what_was_granted_is_known(speaker: UdpSocket) -> None:
-    assert speaker.receive_buffer > 0
-    assert speaker.send_buffer > 0
+def test_the_granted_size_of_the_buffers_is_known(sender: UdpSocket) -> None:
+    assert sender.receive_buffer > 0
+    assert sender.send_buffer > 0
 
 
-def test_a_port_in_use_is_told_in_one_sentence(speaker: UdpSocket) -> None:
-    host, port = speaker.address
+def test_a_port_in_use_is_refused_in_one_sentence(sender: UdpSocket) -> None:
+    host, port = sender.address
     with pytest.raises(UserError, match=f"port is {port} on {host}, which another program uses; stop that program"):
         bind(host, port)
 
 
-def test_an_address_of_another_machine_is_told_in_one_sentence() -> None:
+def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError, match=r"host is 198\.51\.100\.7, which is no address of this machine"):
         bind("198.51.100.7", 0)
 

@@ -163,7 +163,7 @@ def write_site(path: Path, history: Sequence[Content], *, stripe: int, site: int
     write_traces(path, history, stripe=stripe, site=site)
     with JournalWriter.open(path, stripe=stripe, site=site, sync=SyncPolicy.NEVER, segment_size_max=8 << 10) as writer:
         for entry in history:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
         for entry in history:
             if isinstance(entry, Ordered):
                 commit_at = entry.acknowledged_at + COMMIT_DELAY

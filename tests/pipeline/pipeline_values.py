@@ -63,7 +63,7 @@ def append(
     """Add to a journal, with all release marks but those of the last `keep` tokens."""
     with JournalWriter.open(directory, stripe=stripe, site=site, sync=sync, segment_size_max=size_max) as writer:
         for entry in history:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
         messages = values.messages_of(history)
         for ordered in messages[: len(messages) - keep]:
             values.mark(writer, ordered)
@@ -110,7 +110,7 @@ def expected_rows(directory: Path, **ranges: Any) -> list[tuple[Any, ...]]:
     """The reference: kind, formation, token, number, source and its number, times, payload of all released messages."""
     found: list[tuple[Any, ...]] = []
     marks = _marks(directory)
-    for each in JournalReader.open(directory).story(**ranges):
+    for each in JournalReader.open(directory).messages_and_formations(**ranges):
         if isinstance(each, FormationChange):
             kind = "break" if each.broken else "formation"
             found.append((kind, each.token, each.sequence, None, None, each.installed_at, None, each.layout))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairtape.pipeline.schemas import PERCENTILES
 from fairtape.ring.receiver.tracing import Trace, TraceKind
-from fairtape.storage.trace_files import TRACES, ends_of, trace_files
+from fairtape.storage.trace_files import TRACES, file_ends, trace_files
 from pipeline.reference_tables import Row
 
 
@@ -18,7 +18,7 @@ class ReferenceLinks:
         self.records: list[tuple[int, int, int, Trace]] = []  # stripe, site, number, record
         for journal in journals:
             files = trace_files(journal / TRACES)
-            for file, end in zip(files, ends_of(files), strict=True):
+            for file, end in zip(files, file_ends(files), strict=True):
                 for first, records in file.read(last=end is None):
                     for step, record in enumerate(records.tolist()):
                         self.records.append((file.stripe, file.site, first + step, Trace(*record)))

@@ -13,7 +13,7 @@ from unit.edge.edge_journals import SETTINGS
 
 def main(folder: str, journal: str) -> None:
     archive = ReplayArchive(Path(journal), SETTINGS, StripePlanStore(Path(folder), 0))
-    while archive.keep_up():
+    while archive.update_index():
         pass
     server = RetransmitServer(SETTINGS, SETTINGS.publishers["s1"], archive, SharedClock(), interface=LOOPBACK)
     host, port = server.addresses[1]

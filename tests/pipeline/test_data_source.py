@@ -19,7 +19,7 @@ def read(spark: "SparkSession", journals: Path | str, **options: Any) -> "DataFr
 
 
 def test_rows_in_spark_are_those_of_the_journal(spark: "SparkSession", tmp_path: Path) -> None:
-    history = values.turbulent(60, seed=3)
+    history = values.first_with_formations(60, seed=3)
     values.write(tmp_path, history)
     found = [row.asDict() for row in read(spark, tmp_path).orderBy("sequence", "token", "formation").collect()]
     assert {row["stripe"] for row in found} == {values.STRIPE}
@@ -124,5 +124,5 @@ def test_a_wrong_option_names_itself_in_spark(spark: "SparkSession", tmp_path: P
 
 def test_a_directory_that_is_called_like_a_pattern_is_read(spark: "SparkSession", tmp_path: Path) -> None:
     journal = tmp_path / "br[1]" / "s*"
-    values.write(journal, values.turbulent(6, seed=3))
+    values.write(journal, values.first_with_formations(6, seed=3))
     assert read(spark, journal).count() > 0

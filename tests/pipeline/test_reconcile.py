@@ -164,7 +164,7 @@ def test_a_mark_that_names_no_entry_of_an_earlier_segment_is_reported(spark: "Sp
     tokens = pipeline.tokens(12)
     with JournalWriter.open(tmp_path, stripe=0, site=1, sync=SyncPolicy.NEVER, segment_size_max=4 << 10) as writer:
         for ordered in tokens:
-            values.enter(writer, ordered)
+            values.append_entry(writer, ordered)
         for ordered in tokens:
             values.mark(writer, replace(ordered, token=ordered.token + (ordered.token == 3)))
     assert len(values.segments(tmp_path)) > 2

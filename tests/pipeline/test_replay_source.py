@@ -224,7 +224,7 @@ def test_a_range_beyond_what_is_there_is_no_shorter_answer(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"replay": "nowhere"}, r"replay is 'nowhere'; give the replay port"),
+        ({"replay": "nowhere"}, r"replay is 'nowhere'; expected HOST:PORT"),
         ({"plan": ""}, r"cannot be read"),
         ({"rows": "offset_ranges"}, r"rows is 'offset_ranges'; of a replay it must be one of messages, trades"),
         ({"since": "1"}, r"option 'since' is unknown for a replay"),

@@ -29,7 +29,7 @@ def test_every_number_has_one_row_as_the_plain_reader_reads_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rows_max: int, segment: int
 ) -> None:
     journal = tmp_path_factory.mktemp("storm")
-    history = values.turbulent(40, seed=seed)
+    history = values.first_with_formations(40, seed=seed)
     values.write(journal, history, segment_size_max=segment)
     found = pipeline.rows(Options(journals=(str(journal),)), rows_max)
     assert [pipeline.as_expected(row) for row in found if row["kind"] != "fragment"] == pipeline.expected_rows(journal)
@@ -188,7 +188,7 @@ def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) ->
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.truncate_after(8)
         change = values.formation_change(pipeline.token(9, 81, 5), 2, broken=True)
-        writer.turn(replace(change, stripe=0), values.token_at(9))
+        writer.append_formation(replace(change, stripe=0), values.token_at(9))
         for number, first in ((9, 81), (10, 86), (11, 91), (12, 96), (13, 101)):
             again = pipeline.token(number, first, 5, formation=2)
             writer.append(again, again.acknowledged_at)
@@ -275,7 +275,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     tmp_path: Path, rows_max: int
 ) -> None:
     """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
-    history = values.turbulent(80, seed=4)
+    history = values.first_with_formations(80, seed=4)
     values.write(tmp_path, history)
     partitions = Partitions(Options(journals=(str(tmp_path),)))
     reached, found = partitions.start(), []
@@ -287,7 +287,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
                 if offset_range.first <= entry.head.sequence < offset_range.end
             ]
         reached = end
-    assert [(head.formation, head.token, head.turns) for head in found] == [
+    assert [(head.formation, head.token, head.changes_formation) for head in found] == [
         (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history
     ]
 

@@ -15,7 +15,7 @@ from fairtape.pipeline.spark.session import as_user_errors
 from fairtape.pipeline.tables.trace_ingest import ingest_traces
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage import trace_files as tracefiles
-from fairtape.storage.trace_files import LIFE, TRACES, TraceWriter
+from fairtape.storage.trace_files import INCARNATION_RECORDS, TRACES, TraceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def test_added_records_are_ingested_once(spark: "SparkSession", tmp_path: Path) 
     live(journals[0], 31, 40)
     assert ingest_traces(spark, journals, table) == 9
     first = [(1, token, token) for token in range(1, 31)]
-    second = [(1, LIFE + place, 31 + place) for place in range(9)]
+    second = [(1, INCARNATION_RECORDS + place, 31 + place) for place in range(9)]
     assert rows(table) == [*first, *second, *((2, token, token) for token in range(1, 5))]
 
 

@@ -1,4 +1,4 @@
-"""Ordered content for journals: a steady stream to write, and Hypothesis strategies over the width of every field."""
+"""Entries for journals: streams to write, and Hypothesis strategies over the full width of every field."""
 
 import random
 import shutil
@@ -21,7 +21,7 @@ SITE = 6
 STARTS_AT = 1_750_000_000_000_000_000
 TOKEN_PERIOD = MILLISECOND
 COMMIT_DELAY = 2 * MILLISECOND
-FRAGMENT_ROOM = 40
+FRAGMENT_SPACE = 40
 
 
 def token_at(token: int) -> int:
@@ -34,7 +34,7 @@ def released(ordered: Ordered, *, late: bool = False) -> Release:
 
 
 def stream(seed: int, *, size_max: int = 60, sequence: int = 1, token: int = 1) -> Iterator[Ordered]:
-    """An endless order of three sources; now and then a token without messages, or a message longer than a block."""
+    """An endless order of three sources; some tokens are skipped, and some messages are longer than a block."""
     chance = random.Random(seed)
     numbers = dict.fromkeys((1, 2, 9), 1)
     while True:
@@ -43,7 +43,7 @@ def stream(seed: int, *, size_max: int = 60, sequence: int = 1, token: int = 1) 
             bodies, counts, fragments = [], [], []
             for _ in range(chance.randint(1, 3)):
                 if chance.random() < 0.1:
-                    parts = list(split_message(chance.randbytes(100), FRAGMENT_ROOM))
+                    parts = list(split_message(chance.randbytes(100), FRAGMENT_SPACE))
                     bodies += parts
                     counts += [1] * len(parts)
                     fragments += [True] * len(parts)
@@ -69,12 +69,12 @@ def first(count: int, *, seed: int = 1, size_max: int = 60) -> list[Ordered]:
 def formation_change(
     before: Ordered, number: int, *, broken: bool = False, layout: bytes = b"layout"
 ) -> FormationChange:
-    """The change of formation with which `before` is the first token."""
+    """The change to a formation whose first token is that of `before`."""
     return FormationChange(STRIPE, number, before.token, before.sequence, broken, layout, before.acknowledged_at)
 
 
-def storm(seed: int, *, size_max: int = 60) -> Iterator[Content]:
-    """An endless order in which formations change, sometimes twice in one place and now and then with a Break."""
+def stream_with_formations(seed: int, *, size_max: int = 60) -> Iterator[Content]:
+    """An endless order with changes of formation, sometimes two at one place, and sometimes with a Break."""
     chance = random.Random(f"storm {seed}")
     number = 1
     for ordered in stream(seed, size_max=size_max):
@@ -85,10 +85,10 @@ def storm(seed: int, *, size_max: int = 60) -> Iterator[Content]:
         yield replace(ordered, formation=number)
 
 
-def turbulent(count: int, *, seed: int = 1, size_max: int = 60) -> list[Content]:
-    """A storm up to its so many-th token."""
+def first_with_formations(count: int, *, seed: int = 1, size_max: int = 60) -> list[Content]:
+    """`stream_with_formations` up to this many tokens."""
     history: list[Content] = []
-    for entry in storm(seed, size_max=size_max):
+    for entry in stream_with_formations(seed, size_max=size_max):
         history.append(entry)
         count -= isinstance(entry, Ordered)
         if not count:
@@ -101,7 +101,7 @@ def messages_of(history: Sequence[Content]) -> list[Ordered]:
 
 
 def streams_after(history: Sequence[Content]) -> dict[int, tuple[int, int]]:
-    """A dumb twin of the writer's table."""
+    """A simple reference of the writer's table."""
     return {
         span.source: (span.incarnation, span.first + span.count)
         for ordered in messages_of(history)
@@ -113,15 +113,15 @@ def instant_of(entry: Content) -> int:
     return entry.acknowledged_at if isinstance(entry, Ordered) else entry.installed_at
 
 
-def enter(writer: JournalWriter, entry: Content) -> None:
+def append_entry(writer: JournalWriter, entry: Content) -> None:
     if isinstance(entry, Ordered):
         writer.append(entry, entry.acknowledged_at)
     else:
-        writer.turn(entry, entry.installed_at)
+        writer.append_formation(entry, entry.installed_at)
 
 
 def tiny(count: int) -> list[Ordered]:
-    """The smallest entries there are: one message each."""
+    """The smallest possible entries: one message each."""
     return [
         Ordered(STRIPE, 1, at, at, 1, token_at(at), (Span(1, 5, at, 1, at, (pack_messages([b"x"]),), (1,)),))
         for at in range(1, count + 1)
@@ -143,15 +143,15 @@ def write(
     site: int = SITE,
     sync: SyncPolicy = SyncPolicy.NEVER,
 ) -> None:
-    """A whole journal whose release marks run `behind` entries behind, as commits do; they all arrive in the end.
+    """Write a journal whose release marks are `behind` entries late, as commits are; all are written in the end.
 
-    Checkpoints come when the disk is ready, so two journals are cut alike only under the policy `token`.
+    Checkpoints are written when the disk is ready, so segments are reproducible only with the policy `token`.
     """
     options = {"stripe": STRIPE, "site": site, "segment_size_max": segment_size_max}
     with JournalWriter.open(directory, sync=sync, **options) as writer:
         unreleased: list[Ordered] = []
         for entry in history:
-            enter(writer, entry)
+            append_entry(writer, entry)
             unreleased += messages_of([entry])
             if len(unreleased) > behind:
                 mark(writer, unreleased.pop(0))

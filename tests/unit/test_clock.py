@@ -1,4 +1,4 @@
-"""The clock that machines see: never back, never stepped, and honest about its error."""
+"""The clock of a site: it never goes back and never steps, and its bound covers its error."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.net.clock import (
     ADOPTED_MAX,
-    LOOK_PERIOD,
+    COMPARE_PERIOD,
     READING_BOUND,
     SLEW_SHARE,
     UNSYNCHRONISED_BOUND,
@@ -22,7 +22,7 @@ from fairtape.net.clock import (
 
 @dataclass
 class Machine:
-    """A counter, and a system clock that somebody sets."""
+    """A counter, and a system clock that a test can step."""
 
     counted: Instant = 5 * SECOND
     offset: Duration = 1_700_000_000 * SECOND
@@ -55,7 +55,7 @@ def test_now_never_goes_back_and_keeps_its_pace_whatever_the_system_clock_is_set
 
 
 @given(st.integers(-ADOPTED_MAX, ADOPTED_MAX).filter(lambda step: abs(step) >= MILLISECOND))
-def test_a_step_is_in_the_bound_at_once_and_followed_in_time(step: Duration) -> None:
+def test_a_step_is_in_the_bound_at_once_and_slewed_later(step: Duration) -> None:
     machine = Machine()
     clock = machine.shared()
     before = clock.now()
@@ -70,7 +70,7 @@ def test_a_step_is_in_the_bound_at_once_and_followed_in_time(step: Duration) -> 
     assert clock.steps == 1
 
 
-def test_a_step_that_is_too_large_is_never_followed() -> None:
+def test_a_step_that_is_too_large_is_never_slewed() -> None:
     machine = Machine()
     clock = machine.shared()
     machine.offset += ADOPTED_MAX + 1
@@ -89,14 +89,14 @@ def test_a_clock_that_is_set_back_to_what_it_was_is_trusted_again() -> None:
     assert clock.bound() == READING_BOUND + 40 * MILLISECOND
     clock.skew = 0
     assert clock.bound() == READING_BOUND + 40 * MILLISECOND, "it is looked at once in a while"
-    machine.counted += LOOK_PERIOD
-    assert clock.bound() == READING_BOUND + 10 * MILLISECOND + LOOK_PERIOD // SLEW_SHARE
+    machine.counted += COMPARE_PERIOD
+    assert clock.bound() == READING_BOUND + 10 * MILLISECOND + COMPARE_PERIOD // SLEW_SHARE
     machine.counted += 2 * SECOND
     assert clock.bound() == READING_BOUND
     assert clock.now() == machine.read()
 
 
-def test_what_an_interrupted_comparison_shows_is_no_step() -> None:
+def test_an_interrupted_comparison_is_no_step() -> None:
     machine = Machine()
     interrupted = iter((0, 0, 0, 900 * MICROSECOND))
 

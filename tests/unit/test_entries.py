@@ -33,7 +33,7 @@ def test_a_decoded_entry_equals_the_encoded_one(entry: Entry) -> None:
     head = decode_head(encoded[:HEAD_SIZE])
     assert head.encoded_size == len(encoded)
     assert head.position == position_of(entry)
-    assert head.turns == isinstance(entry, FormationChange)
+    assert head.changes_formation == isinstance(entry, FormationChange)
     assert decode_entry(encoded) == entry
 
 
@@ -84,7 +84,7 @@ def test_a_layout_longer_than_allowed_is_never_written_and_never_read() -> None:
 
 
 def test_positions_ascend_strictly_over_all_formations() -> None:
-    positions = [position_of(entry) for entry in values.turbulent(200)]
+    positions = [position_of(entry) for entry in values.first_with_formations(200)]
     assert all(one < other for one, other in pairwise(positions))
     assert position_of(CHANGE) == Position(7, 99)
 

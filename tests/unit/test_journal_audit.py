@@ -1,4 +1,4 @@
-"""Proof: every flipped bit is found, and journals of several sites are told apart at the first difference."""
+"""Auditing: every flipped bit is found, and the first difference between journals is named."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_a_segment_of_another_history_does_not_fit_the_chain(journal: Path, tmp_
 
 
 def forge_marks(directory: Path, alter: Callable[[Release], Release]) -> None:
-    """Alter the release marks of a journal of one segment, as somebody would who can compute digests."""
+    """Alter the release marks of a journal with one segment, with valid digests."""
     (file,) = values.segments(directory)
     content = file.read_bytes()
     with Segment(file) as segment:
@@ -141,8 +141,8 @@ def test_a_late_release_that_is_not_marked_late_is_found(tmp_path: Path) -> None
     assert verify(tmp_path).late == sum(each.count for each in values.first(9))  # messages, as everywhere
 
 
-def test_a_release_mark_that_was_taken_out_is_missed(tmp_path: Path) -> None:
-    """Its neighbours are altered so that they cover what it covered; the chain of the site's marks tells."""
+def test_a_release_mark_that_was_removed_is_detected(tmp_path: Path) -> None:
+    """Its neighbours are altered so that they cover its entry; the chain of the site's marks shows it."""
     values.write(tmp_path, values.tiny(5), behind=0)
     (file,) = values.segments(tmp_path)
     content = file.read_bytes()
@@ -157,7 +157,7 @@ def test_a_release_mark_that_was_taken_out_is_missed(tmp_path: Path) -> None:
     assert "does not match its content" in problem.reason
 
 
-def test_marks_of_one_site_do_not_pass_for_those_of_another(tmp_path: Path) -> None:
+def test_marks_of_one_site_are_not_valid_for_another(tmp_path: Path) -> None:
     values.write(tmp_path / "one", ENTRIES[:5], behind=0, site=1)
     values.write(tmp_path / "two", ENTRIES[:5], behind=0, site=2)
     (mine,), (theirs,) = values.segments(tmp_path / "one"), values.segments(tmp_path / "two")
@@ -165,8 +165,8 @@ def test_marks_of_one_site_do_not_pass_for_those_of_another(tmp_path: Path) -> N
     assert "the digest of a release mark" in verify(tmp_path / "one").problems[0].reason
 
 
-def test_a_commit_delay_that_is_not_the_formations_is_remarked(tmp_path: Path) -> None:
-    """It is said and no damage: the layout of a formation is not the journal's to judge."""
+def test_a_commit_delay_other_than_the_formations_is_a_remark(tmp_path: Path) -> None:
+    """It is a remark and no problem: a journal does not validate the layouts of formations."""
     one = values.first(1)[0]
     for delay in (values.COMMIT_DELAY, values.COMMIT_DELAY + 1):
         formation = Formation(number=1, members=(1, 2), timing=profile("lan", commit_delay=delay), starts_at=1)
@@ -175,11 +175,11 @@ def test_a_commit_delay_that_is_not_the_formations_is_remarked(tmp_path: Path) -
         report = verify(tmp_path / str(delay))
         assert report.sound
         assert [remark.sequence for remark in report.remarks] == ([] if delay == values.COMMIT_DELAY else [1])
-    assert report.remarks[0].reason == "its commit delay is 2000000 ns, and its formation says 2000001 ns"
+    assert report.remarks[0].reason == "its commit delay is 2000000 ns; its formation has 2000001 ns"
 
 
 def test_formations_and_breaks_are_counted_and_in_the_chain(tmp_path: Path) -> None:
-    history = values.turbulent(120)
+    history = values.first_with_formations(120)
     values.write(tmp_path / "journal", history)
     report = verify(tmp_path / "journal")
     digest = GENESIS
@@ -195,7 +195,7 @@ def test_formations_and_breaks_are_counted_and_in_the_chain(tmp_path: Path) -> N
     assert broken
 
 
-def test_a_checkpoint_that_the_order_does_not_say_is_found(journal: Path) -> None:
+def test_a_checkpoint_that_contradicts_the_order_is_found(journal: Path) -> None:
     file = values.segments(journal)[3]
     content = file.read_bytes()
     with Segment(file) as segment:
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_the_order_does_not_say_is_found(journal: Path) -> Non
     assert (problem.path, problem.reason) == (file, "its checkpoint is wrong")
 
 
-def test_an_unfinished_entry_is_told_and_is_no_damage(journal: Path) -> None:
+def test_an_unfinished_entry_is_reported_and_is_no_damage(journal: Path) -> None:
     last = values.segments(journal)[-1]
     content = last.read_bytes()
     last.write_bytes(content[:-1])
@@ -222,14 +222,12 @@ def test_an_unfinished_entry_is_told_and_is_no_damage(journal: Path) -> None:
 
 
 def test_progress_adds_up_to_the_whole_journal(journal: Path) -> None:
-    told: list[int] = []
-    report = verify(journal, progress=told.append)
-    assert sum(told) == report.size - report.segments * HEADER_SIZE
+    steps: list[int] = []
+    report = verify(journal, progress=steps.append)
+    assert sum(steps) == report.size - report.segments * HEADER_SIZE
 
 
-def test_sites_that_released_at_other_moments_and_rotated_elsewhere_hold_the_same_order(
-    journal: Path, tmp_path: Path
-) -> None:
+def test_other_release_times_and_segments_do_not_change_the_order(journal: Path, tmp_path: Path) -> None:
     values.write(tmp_path / "twin", ENTRIES, behind=9, segment_size_max=9_000)
     comparison = compare([journal, tmp_path / "twin"])
     assert comparison.same
@@ -237,9 +235,7 @@ def test_sites_that_released_at_other_moments_and_rotated_elsewhere_hold_the_sam
     assert verify(journal).digest == verify(tmp_path / "twin").digest
 
 
-def test_a_site_that_has_not_come_as_far_does_not_differ_and_is_said_to_be_shorter(
-    journal: Path, tmp_path: Path
-) -> None:
+def test_a_journal_that_ends_earlier_is_shorter_and_not_different(journal: Path, tmp_path: Path) -> None:
     values.write(tmp_path / "behind", ENTRIES[:40])
     comparison = compare([journal, tmp_path / "behind"])
     last = ENTRIES[39].sequence + ENTRIES[39].count - 1
@@ -263,8 +259,8 @@ def test_a_site_that_joined_later_is_compared_from_there(journal: Path, tmp_path
 
 @pytest.mark.parametrize("joined", range(40))
 def test_wherever_a_site_joined_formations_are_compared_too(joined: int, tmp_path: Path) -> None:
-    """Also where it joined between two formations that begin in the same place."""
-    history = values.turbulent(40)
+    """Also where it joined between two formations that begin at the same place."""
+    history = values.first_with_formations(40)
     values.write(tmp_path / "whole", history)
     values.write(tmp_path / "joined", history[joined:], segment_size_max=1 << 10)
     for pair in (["whole", "joined"], ["joined", "whole"]):
@@ -273,8 +269,8 @@ def test_wherever_a_site_joined_formations_are_compared_too(joined: int, tmp_pat
         assert comparison.entries == len(values.messages_of(history[joined:]))
 
 
-def test_a_formation_that_one_site_did_not_note_is_a_difference(tmp_path: Path) -> None:
-    history = values.turbulent(60)
+def test_a_formation_that_one_site_lacks_is_a_difference(tmp_path: Path) -> None:
+    history = values.first_with_formations(60)
     at = next(
         position
         for position, pair in enumerate(pairwise(history))
@@ -319,7 +315,7 @@ def another_time(ordered: Ordered) -> Ordered:
 @pytest.mark.parametrize(
     ("alter", "reason"),
     [
-        (another_body, "says different things"),
+        (another_body, "has different messages"),
         (another_source, "of source 77 in the other"),
         (another_time, "acknowledged_at is"),
     ],

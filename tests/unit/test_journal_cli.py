@@ -1,4 +1,4 @@
-"""`fairtape journal` as a person meets it."""
+"""The commands of `fairtape journal`."""
 
 import json
 from dataclasses import replace
@@ -47,7 +47,7 @@ def test_ls_shows_every_segment_and_its_extent(journal: Path, capsys: pytest.Cap
     assert rows[-1]["last_acknowledged_at_ns"] == ENTRIES[-1].acknowledged_at
 
 
-def test_cat_prints_the_range_that_was_asked_for(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cat_prints_the_requested_range(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "cat", str(journal), "--from-seq", "50", "--to-seq", "80", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["sequence"] for row in rows] == sorted(row["sequence"] for row in rows)
@@ -55,7 +55,7 @@ def test_cat_prints_the_range_that_was_asked_for(journal: Path, capsys: pytest.C
     assert all(row["released_at_ns"] == row["commit_at_ns"] + 7 for row in rows)
 
 
-def test_cat_begins_at_a_time_in_either_spelling(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cat_begins_at_a_time_in_either_notation(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ordered = ENTRIES[30]
     answers = set()
     for since in (str(ordered.acknowledged_at), format_instant(ordered.acknowledged_at)):
@@ -65,7 +65,7 @@ def test_cat_begins_at_a_time_in_either_spelling(journal: Path, capsys: pytest.C
     assert json.loads(answer)["token"] == ordered.token
 
 
-def test_cat_shows_trades_text_and_bytes_each_in_its_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cat_formats_trades_text_and_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = pack_messages([encode(TRADE), b"hello", b"\x00\xff", b"x" * 200])
     span = Span(7, 1, 1, 4, 1, (body,), (4,))
     values.write(tmp_path, [Ordered(values.STRIPE, 1, 5, 1, 4, values.STARTS_AT, (span,))])
@@ -169,16 +169,16 @@ def test_damage_met_while_printing_ends_with_1_and_the_place(journal: Path, caps
     assert len(captured.err.splitlines()) == 1
 
 
-def test_what_stands_before_the_damage_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_before_the_damage_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values.write(tmp_path, values.first(20), segment_size_max=1 << 20)
     (file,) = values.segments(tmp_path)
     content = bytearray(file.read_bytes())
     content[-100:] = bytes(100)
     file.write_bytes(content)
     assert run(["journal", "cat", str(tmp_path)]) == 1
-    printed, told = capsys.readouterr()
+    printed, errors = capsys.readouterr()
     assert len(printed.splitlines()) > 10
-    assert file.name in told
+    assert file.name in errors
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify"])
@@ -191,7 +191,7 @@ def test_a_directory_without_a_journal_is_a_mistake(
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_a_time_that_is_none_is_a_mistake(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_time_is_a_mistake(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "cat", str(journal), "--since", "yesterday"]) == 2
     assert "--since is 'yesterday'" in capsys.readouterr().err
 

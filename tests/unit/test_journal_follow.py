@@ -58,7 +58,7 @@ def test_a_follower_that_begins_beyond_the_end_skips_what_comes_before_its_first
     with values.open_writer(tmp_path) as writer:
         (six, seven) = in_formation(3, order(2, per_token=1, first=6))
         for entry in (change(six, 3, broken=True), six, seven):
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
             if isinstance(entry, Ordered):
                 values.mark(writer, entry)
     assert found(follower.read(ROWS_MAX)) == [7]
@@ -76,9 +76,9 @@ def test_a_break_that_comes_after_the_position_was_found_takes_the_follower_back
     assert follower.read(ROWS_MAX) == []
     others = in_formation(2, order(2, per_token=1, first=held + 1))
     with values.open_writer(journals[2]) as writer:
-        values.enter(writer, change(others[0], 2, broken=True))
+        values.append_entry(writer, change(others[0], 2, broken=True))
         for entry in others:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
             values.mark(writer, entry)
     assert found(follower.read(ROWS_MAX)) == ["formation 2", held + 1, held + 2]
     assert follower.next_sequence == held + 3

@@ -1,4 +1,4 @@
-"""The bytes of a journal: everything comes back, and nothing but `Malformed` comes out of bytes that are wrong."""
+"""The bytes of a journal: encoding round-trips, and malformed bytes raise `Malformed` and nothing else."""
 
 import hashlib
 from contextlib import suppress
@@ -62,17 +62,17 @@ checkpoints = st.builds(
 
 
 @given(values.releases)
-def test_a_release_mark_comes_back_as_it_was(release: Release) -> None:
+def test_a_release_mark_survives_encoding(release: Release) -> None:
     assert decode_record(encode_release(release)) == release
 
 
 @given(headers)
-def test_a_header_comes_back_as_it_was(header: SegmentHeader) -> None:
+def test_a_segment_header_survives_encoding(header: SegmentHeader) -> None:
     assert decode_header(encode_header(header)) == header
 
 
 @given(checkpoints)
-def test_a_checkpoint_comes_back_as_it_was(checkpoint: SegmentCheckpoint) -> None:
+def test_a_checkpoint_survives_its_encoding(checkpoint: SegmentCheckpoint) -> None:
     encoded = encode_checkpoint(checkpoint)
     head = decode_record(encoded[:HEAD_SIZE])
     assert isinstance(head, CheckpointHead)
@@ -99,7 +99,7 @@ def test_garbage_is_malformed_and_nothing_else(data: bytes) -> None:
                 decode(kind + data)
 
 
-def test_a_segment_of_version_1_is_told_from_one_whose_version_was_altered() -> None:
+def test_version_1_is_distinguished_from_a_corrupted_version_number() -> None:
     header = bytearray(encode_header(SegmentHeader(3, 1, 0, Tip.before(values.first(1)[0], 1))))
     header[9] = 1
     with pytest.raises(Malformed, match="checksum"):
@@ -117,7 +117,7 @@ def test_every_site_has_its_own_chain_of_marks() -> None:
 
 
 @given(st.integers(0, NUMBER_MAX))
-def test_a_segments_name_bears_its_first_sequence_number(sequence: int) -> None:
+def test_the_name_of_a_segment_is_its_first_sequence_number(sequence: int) -> None:
     assert sequence_of(segment_name(sequence)) == sequence
 
 
@@ -142,21 +142,21 @@ def test_a_tip_refuses_a_gap_a_repetition_and_a_release_of_what_is_not_ordered()
     with pytest.raises(Malformed, match="after token"):
         follow(after, replace(two, token=one.token))
     with pytest.raises(Malformed, match="nothing is ordered"):
-        start.release(values.released(one), b"")
+        start.after_release(values.released(one), b"")
     with pytest.raises(Malformed, match="is next"):
-        follow(after, two).release(values.released(two), b"")
+        follow(after, two).after_release(values.released(two), b"")
 
 
 def test_a_formation_changes_only_by_its_entry_and_moves_no_sequence_number() -> None:
     one, two = values.first(2)
     after = follow(Tip.before(one, 1), one)
     change = values.formation_change(two, 2)
-    turned = after.follow(decode_head(encode_entry(change)[:HEAD_SIZE]), b"digest")
-    assert turned == after._replace(formation=2, token=two.token - 1, digest=b"digest")
-    follow(turned, replace(two, formation=2))
-    with pytest.raises(Malformed, match="while formation 2 stands"):
-        follow(turned, two)
-    with pytest.raises(Malformed, match="while formation 1 stands"):
+    changed = after.after_entry(decode_head(encode_entry(change)[:HEAD_SIZE]), b"digest")
+    assert changed == after._replace(formation=2, token=two.token - 1, digest=b"digest")
+    follow(changed, replace(two, formation=2))
+    with pytest.raises(Malformed, match="while formation 2 is in force"):
+        follow(changed, two)
+    with pytest.raises(Malformed, match="while formation 1 is in force"):
         follow(after, replace(two, formation=2))
     for wrong, reason in (
         (replace(change, formation=1), "formation 1 after formation 1"),
@@ -164,8 +164,8 @@ def test_a_formation_changes_only_by_its_entry_and_moves_no_sequence_number() ->
         (replace(change, sequence=one.sequence), "is next"),
     ):
         with pytest.raises(Malformed, match=reason):
-            after.follow(decode_head(encode_entry(wrong)[:HEAD_SIZE]), b"")
+            after.after_entry(decode_head(encode_entry(wrong)[:HEAD_SIZE]), b"")
 
 
 def follow(tip: Tip, ordered: Ordered) -> Tip:
-    return tip.follow(decode_head(encode_entry(ordered)[:HEAD_SIZE]), b"digest")
+    return tip.after_entry(decode_head(encode_entry(ordered)[:HEAD_SIZE]), b"digest")

@@ -27,7 +27,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain_messages(entries: list[Ordered]) -> list[tuple[int, int, int, bytes]]:
-    """A dumb twin of `JournalReader.messages`: sequence, source, number, payload."""
+    """A simple reference of `JournalReader.messages`: sequence, source, number, payload."""
     assemblers: dict[int, Assembler] = {}
     found = []
     for span in chain.from_iterable(ordered.spans for ordered in entries):
@@ -49,7 +49,7 @@ def plainly(message: JournalMessage) -> tuple[int, int, int, bytes]:
     return message.sequence, message.source, message.number, message.payload
 
 
-def test_every_entry_comes_back_with_its_release(directory: Path) -> None:
+def test_every_entry_is_read_with_its_release(directory: Path) -> None:
     with JournalReader.open(directory).entries() as cursor:
         found = list(cursor)
     assert [entry.ordered for entry in found] == ENTRIES
@@ -58,7 +58,7 @@ def test_every_entry_comes_back_with_its_release(directory: Path) -> None:
     ]
 
 
-def test_every_message_comes_back_and_long_ones_are_whole(directory: Path) -> None:
+def test_every_message_is_read_and_long_ones_are_reassembled(directory: Path) -> None:
     messages = list(JournalReader.open(directory).messages())
     assert list(map(plainly, messages)) == plain_messages(ENTRIES)
     assert any(len(message.payload) == 100 for message in messages)
@@ -69,8 +69,8 @@ def test_every_message_comes_back_and_long_ones_are_whole(directory: Path) -> No
         assert message.late == (message.token % 5 == 0)
 
 
-def test_reading_from_any_number_gives_exactly_the_rest(directory: Path) -> None:
-    """Also from within a long message, whose beginning lies before."""
+def test_reading_from_any_number_returns_exactly_the_rest(directory: Path) -> None:
+    """Also from the middle of a long message."""
     journal = JournalReader.open(directory)
     whole = plain_messages(ENTRIES)
     last = whole[-1][0]
@@ -92,7 +92,7 @@ def test_a_long_message_may_be_spread_over_many_entries(tmp_path: Path) -> None:
 
 
 def spread_message(count: int) -> list[Ordered]:
-    bodies = list(split_message(bytes(range(32)) * count, values.FRAGMENT_ROOM))
+    bodies = list(split_message(bytes(range(32)) * count, values.FRAGMENT_SPACE))
     assert len(bodies) == count
     return [
         Ordered(values.STRIPE, 1, at, at, 1, values.token_at(at), (Span(1, 5, at, 1, at, (body,), (1,), (True,)),))
@@ -100,7 +100,7 @@ def spread_message(count: int) -> list[Ordered]:
     ]
 
 
-def test_seek_stands_at_the_entry_that_holds_the_number(directory: Path) -> None:
+def test_seek_finds_the_entry_with_the_number(directory: Path) -> None:
     journal = JournalReader.open(directory)
     for ordered in ENTRIES:
         for sequence in (ordered.sequence, ordered.sequence + ordered.count - 1):
@@ -108,7 +108,7 @@ def test_seek_stands_at_the_entry_that_holds_the_number(directory: Path) -> None
                 assert next(iter(cursor)).ordered == ordered
 
 
-def test_seek_time_stands_at_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
+def test_seek_time_finds_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
     journal = JournalReader.open(directory)
     for ordered in ENTRIES:
         with journal.seek_time(ordered.acknowledged_at) as cursor:
@@ -121,10 +121,10 @@ def test_seek_time_stands_at_the_first_entry_acknowledged_then_or_later(director
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(times=st.lists(st.integers(0, 50), min_size=60, max_size=60), wanted=st.integers(0, 51))
-def test_seek_time_is_right_even_where_clocks_disagree(
+def test_seek_time_is_correct_even_where_clocks_disagree(
     times: list[int], wanted: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """RMP's acknowledgments bear their token sites' clocks, which do not always agree."""
+    """RMP's acknowledgments have the times of their token sites' clocks, which may disagree."""
     path = tmp_path_factory.mktemp("times")
     entries = [replace(ordered, acknowledged_at=at) for ordered, at in zip(ENTRIES, times, strict=False)]
     values.write(path, entries)
@@ -134,7 +134,7 @@ def test_seek_time_is_right_even_where_clocks_disagree(
     assert (found and found.ordered) == expected
 
 
-def test_only_what_is_released_is_shown_unless_everything_is_asked_for(tmp_path: Path) -> None:
+def test_only_released_entries_are_read_unless_everything_is_requested(tmp_path: Path) -> None:
     entries = values.first(10)
     with JournalWriter.open(tmp_path, stripe=values.STRIPE, site=values.SITE, sync=SyncPolicy.NEVER) as writer:
         for ordered in entries:
@@ -195,12 +195,12 @@ def test_an_empty_directory_is_an_empty_journal(tmp_path: Path) -> None:
     assert verify(tmp_path).sound
 
 
-def test_a_directory_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         JournalReader.open(tmp_path / "nowhere")
 
 
-def test_a_missing_segment_is_never_a_silent_hole(directory: Path, tmp_path: Path) -> None:
+def test_a_missing_segment_is_never_skipped_silently(directory: Path, tmp_path: Path) -> None:
     holed = values.copy(directory, tmp_path / "holed")
     values.segments(holed)[2].unlink()
     with pytest.raises(Damaged, match="what follows is missing up to sequence"):
@@ -225,7 +225,7 @@ def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_p
 
 
 def read_everything(directory: Path) -> None:
-    """Every way in; only `Damaged` may come out."""
+    """All ways of reading; only `Damaged` may be raised."""
     journal = JournalReader.open(directory)
     for ordered in (False, True):
         for way in (

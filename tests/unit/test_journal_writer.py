@@ -40,7 +40,7 @@ except WriteFailed:
 writer.close()
 """
 
-AS_NOBODY = """
+UNPRIVILEGED = """
 import os, sys
 from fairtape.core.errors import UserError
 from fairtape.journal import JournalWriter
@@ -81,13 +81,13 @@ def test_segments_rotate_by_size_and_are_named_for_their_first_sequence_number(t
     assert sequences(tmp_path) == [ordered.sequence for ordered in entries]
 
 
-def test_an_entry_larger_than_a_segment_has_one_for_itself(tmp_path: Path) -> None:
+def test_an_entry_larger_than_a_segment_has_its_own_segment(tmp_path: Path) -> None:
     entries = values.first(5, size_max=20_000)
     values.write(tmp_path, entries)
     assert sequences(tmp_path) == [ordered.sequence for ordered in entries]
 
 
-def test_a_journal_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_reopened_journal_continues_at_its_end(tmp_path: Path) -> None:
     entries = values.first(60)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     values.write(whole, entries)
@@ -149,7 +149,7 @@ def test_a_directory_of_another_stripe_is_refused(tmp_path: Path) -> None:
         JournalWriter.open(tmp_path, stripe=4, site=values.SITE)
 
 
-def test_a_run_that_starts_anew_is_refused_an_old_directory(tmp_path: Path) -> None:
+def test_a_new_run_cannot_continue_an_old_journal(tmp_path: Path) -> None:
     entries = values.first(3)
     values.write(tmp_path, entries)
     with open_writer(tmp_path) as writer, pytest.raises(UserError, match="directory of its own"):
@@ -157,7 +157,7 @@ def test_a_run_that_starts_anew_is_refused_an_old_directory(tmp_path: Path) -> N
     assert verify(tmp_path).sound
 
 
-def test_releases_without_order_are_a_bug_and_not_written(tmp_path: Path) -> None:
+def test_releases_out_of_order_are_a_bug_and_not_written(tmp_path: Path) -> None:
     one, two = values.first(2)
     with open_writer(tmp_path) as writer:
         with pytest.raises(AssertionError):
@@ -183,7 +183,7 @@ def test_a_path_that_is_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_may_not_be_written_is_refused_in_a_sentence() -> None:
-    assert "cannot be written (Permission denied)" in run(AS_NOBODY, "/journal-of-nobody")
+    assert "cannot be written (Permission denied)" in run(UNPRIVILEGED, "/unwritable-journal")
 
 
 @pytest.mark.parametrize(("option", "value"), [("segment_size_max", 100), ("sync_period", 0)])
@@ -192,7 +192,7 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, option: str, value
         JournalWriter.open(tmp_path, stripe=1, site=values.SITE, **{option: value})  # type: ignore[arg-type]
 
 
-def test_a_full_disk_is_told_in_a_sentence_and_what_was_held_before_is_kept(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_earlier_entries_are_kept(tmp_path: Path) -> None:
     failure, refused = run(FULL_DISK, str(tmp_path)).splitlines()
     held, sentence = failure.split(" ", 1)
     assert "File too large" in sentence
@@ -204,21 +204,21 @@ def test_a_full_disk_is_told_in_a_sentence_and_what_was_held_before_is_kept(tmp_
     assert report.last_sequence == int(held)
 
 
-def test_a_directory_that_vanishes_is_told_in_a_sentence_when_the_next_segment_is_due(tmp_path: Path) -> None:
+def test_a_deleted_directory_is_one_sentence_when_the_next_segment_begins(tmp_path: Path) -> None:
     one, two, three = values.first(3, size_max=2_000)
     with values.open_writer(tmp_path / "journal", segment_size_max=1 << 10) as writer:
         writer.append(one, 0)
         writer.flush()
         shutil.rmtree(tmp_path / "journal")
-        with pytest.raises(WriteFailed, match=r"cannot be written \(No such file or directory\).*make room or repair"):
+        with pytest.raises(WriteFailed, match=r"cannot be written \(No such file or directory\).*free space or repair"):
             writer.append(two, 0)
         with pytest.raises(WriteFailed):
-            writer.turn(values.formation_change(three, 2), 0)
+            writer.append_formation(values.formation_change(three, 2), 0)
         with pytest.raises(WriteFailed):
             writer.truncate_after(0)
 
 
-def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_path: Path) -> None:
+def test_torn_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_continues(tmp_path: Path) -> None:
     one, two, three, four = values.tiny(4)
     history: list[Content] = [values.formation_change(one, 1), one, two, values.formation_change(three, 2)]
     history += [replace(three, formation=2), replace(four, formation=2)]
@@ -235,7 +235,7 @@ def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_p
             assert cut is None or cut.offset + cut.size == size
             assert cut is None or cut.kept_in.read_bytes() == content[cut.offset : size]
             assert contents(torn) == history[:kept]
-            values.enter(writer, history[kept])
+            values.append_entry(writer, history[kept])
         assert contents(torn) == history[: kept + 1]
         ends.add(kept)
         for file in torn.iterdir():
@@ -244,7 +244,7 @@ def test_cut_at_every_byte_a_journal_reopens_to_a_valid_prefix_and_goes_on(tmp_p
 
 
 def kept_of(history: list[Content], standing: Recovered) -> int:
-    """How many entries come before where a journal stands."""
+    """The number of entries before the end of a journal."""
     return sum(
         entry.sequence < standing.sequence if isinstance(entry, Ordered) else entry.formation <= standing.number
         for entry in history
@@ -256,7 +256,7 @@ def contents(directory: Path) -> list[Content]:
         return [each.ordered if isinstance(each, JournalEntry) else each.change for each in cursor.everything()]
 
 
-def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> None:
+def test_a_segment_without_a_whole_entry_is_set_aside(tmp_path: Path) -> None:
     entries = values.first(100)
     values.write(tmp_path, entries)
     *_, before, last = values.segments(tmp_path)
@@ -273,8 +273,8 @@ def test_a_segment_torn_at_its_birth_is_set_aside_as_a_whole(tmp_path: Path) -> 
         assert report.sound
 
 
-def test_what_the_disk_had_not_confirmed_may_be_torn_though_a_segment_follows(tmp_path: Path) -> None:
-    """A power failure between the birth of a segment and its checkpoint can tear the one before it, too."""
+def test_an_unconfirmed_segment_may_be_torn_though_another_follows(tmp_path: Path) -> None:
+    """A power failure between the creation of a segment and its checkpoint can tear the one before it, too."""
     entries = values.first(100)
     values.write(tmp_path / "whole", entries)
     *_, before, last = values.segments(tmp_path / "whole")
@@ -296,15 +296,15 @@ def test_what_the_disk_had_not_confirmed_may_be_torn_though_a_segment_follows(tm
 
 
 def without_checkpoint(path: Path) -> None:
-    """As it was before it got one."""
+    """Remove the checkpoint of a segment."""
     content = path.read_bytes()
     with Segment(path) as segment:
         offset, record = next(step for step in SegmentReplay(segment) if isinstance(step.record, CheckpointHead))
     path.write_bytes(content[:offset] + content[offset + stored_size(record) :])
 
 
-def test_a_missing_checkpoint_is_made_up_for_from_the_segment_before(tmp_path: Path) -> None:
-    history = values.turbulent(60)
+def test_a_missing_checkpoint_is_rebuilt_from_the_segment_before(tmp_path: Path) -> None:
+    history = values.first_with_formations(60)
     one, both = tmp_path / "one", tmp_path / "both"
     values.write(one, history)
     *_, before, last = values.segments(one)
@@ -319,7 +319,7 @@ def test_a_missing_checkpoint_is_made_up_for_from_the_segment_before(tmp_path: P
         assert verify(directory).sound
 
 
-def test_damage_before_the_last_segments_is_not_a_crash_and_is_never_cut_off(tmp_path: Path) -> None:
+def test_damage_before_the_last_segments_is_never_removed(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(100))
     *_, confirmed, before, last = values.segments(tmp_path)
     os.truncate(confirmed, confirmed.stat().st_size - 1)
@@ -332,15 +332,15 @@ def test_damage_before_the_last_segments_is_not_a_crash_and_is_never_cut_off(tmp
         assert content == {file: file.read_bytes() for file in values.segments(tmp_path)}
 
 
-def test_formations_stand_in_the_order_and_a_journal_may_begin_with_one(tmp_path: Path) -> None:
-    history: list[Content] = [values.formation_change(values.first(1)[0], 1), *values.turbulent(150)]
+def test_formations_are_in_the_order_and_a_journal_may_begin_with_one(tmp_path: Path) -> None:
+    history: list[Content] = [values.formation_change(values.first(1)[0], 1), *values.first_with_formations(150)]
     values.write(tmp_path, history, segment_size_max=1 << 10)
     assert contents(tmp_path) == history
     assert verify(tmp_path).sound
 
 
-def test_what_stands_at_one_number_stands_in_one_segment(tmp_path: Path) -> None:
-    """However large formations are; otherwise two segments would want the same name."""
+def test_all_records_of_one_number_are_in_one_segment(tmp_path: Path) -> None:
+    """However large formations are; otherwise two segments would have the same name."""
     ordered = values.first(1)[0]
     changes = [values.formation_change(ordered, number, layout=bytes(LAYOUT_MAX)) for number in range(1, 9)]
     history: list[Content] = [*changes, replace(ordered, formation=8)]
@@ -354,9 +354,9 @@ def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(t
     with open_writer(tmp_path) as writer:
         writer.append(one, 0)
         with pytest.raises(UserError, match="formation 1 after formation 1"):
-            writer.turn(values.formation_change(two, 1), 0)
-        writer.turn(values.formation_change(two, 2), 0)
-        with pytest.raises(UserError, match="while formation 2 stands"):
+            writer.append_formation(values.formation_change(two, 1), 0)
+        writer.append_formation(values.formation_change(two, 2), 0)
+        with pytest.raises(UserError, match="while formation 2 is in force"):
             writer.append(two, 0)
         writer.append(replace(two, formation=2), 0)
     assert verify(tmp_path).sound
@@ -364,9 +364,9 @@ def test_a_formation_that_does_not_continue_the_order_is_refused_in_a_sentence(t
 
 @pytest.mark.parametrize("sync", list(SyncPolicy))
 @pytest.mark.parametrize("seed", range(4))
-def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path, sync: SyncPolicy, seed: int) -> None:
-    """Before and after reopening, at every entry; the last segment tells."""
-    history = values.turbulent(50, seed=seed)
+def test_the_recovered_state_is_that_of_a_full_replay(tmp_path: Path, sync: SyncPolicy, seed: int) -> None:
+    """Before and after reopening, at every entry; reopening reads only the last segment."""
+    history = values.first_with_formations(50, seed=seed)
     if seed % 2:
         history.insert(0, values.formation_change(values.messages_of(history)[0], 1))
     released: list[Ordered] = []
@@ -374,7 +374,7 @@ def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path,
         with values.open_writer(tmp_path, sync, segment_size_max=2 << 10) as writer:
             if position == 1:
                 assert writer.recovered == Recovered.nothing()
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
             if isinstance(entry, Ordered) and position % 3 == 0:
                 for ordered in values.messages_of(history[:position])[len(released) :]:
                     values.mark(writer, ordered)
@@ -386,7 +386,7 @@ def test_where_a_journal_stands_is_what_replaying_all_of_it_says(tmp_path: Path,
 
 
 def replayed(history: list[Content], released: list[Ordered]) -> Recovered:
-    """A dumb twin of `JournalWriter.recovered`."""
+    """A simple reference of `JournalWriter.recovered`."""
     changes = [entry for entry in history if isinstance(entry, FormationChange)]
     last, change = history[-1], changes[-1] if changes else None
     return Recovered(
@@ -400,7 +400,7 @@ def replayed(history: list[Content], released: list[Ordered]) -> Recovered:
 
 
 def test_reopening_reads_only_the_last_segment(tmp_path: Path) -> None:
-    values.write(tmp_path, values.turbulent(100))
+    values.write(tmp_path, values.first_with_formations(100))
     with open_writer(tmp_path) as writer:
         before = writer.recovered
     for file in values.segments(tmp_path)[:-1]:
@@ -409,7 +409,7 @@ def test_reopening_reads_only_the_last_segment(tmp_path: Path) -> None:
         assert writer.recovered == before
 
 
-def test_a_later_incarnation_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_incarnation_replaces_an_earlier_one(tmp_path: Path) -> None:
     one, two = values.tiny(2)
     (span,) = two.spans
     with open_writer(tmp_path) as writer:

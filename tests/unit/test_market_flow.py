@@ -14,7 +14,7 @@ from fairtape.market.flow import (
     TICK,
     BadFlow,
     Flow,
-    _Floor,
+    _Generator,
     activity,
     batches,
     burst_sizes,
@@ -38,7 +38,7 @@ def joined(slices: Sequence[Trades]) -> Trades:
 
 
 def within_a_millisecond(trades: Trades) -> np.ndarray:
-    """How many trades fall within the millisecond that each one begins."""
+    """The number of trades in the millisecond after each trade."""
     times = trades["traded_at"]
     found: np.ndarray = np.searchsorted(times, times + MILLISECOND) - np.arange(len(times))
     return found
@@ -124,7 +124,7 @@ def test_without_burstiness_trades_come_alone() -> None:
 
 @pytest.mark.parametrize("burstiness", [0.0, 0.3, 0.7, 0.9])
 def test_the_mean_burst_is_what_a_branching_process_gives(burstiness: float) -> None:
-    """Each trade sets off n others in the mean, so a burst has 1 / (1 - n)."""
+    """Each trade triggers n others on average, so a burst has 1 / (1 - n)."""
     shares = burst_sizes(burstiness)
     assert len(shares) <= BURST_MAX
     assert shares.sum() == pytest.approx(1)
@@ -174,9 +174,9 @@ def test_a_price_does_not_jump_between_slices() -> None:
         assert np.abs(np.diff(joined(generated(flow))["price"])).max() <= 2 * TICK
 
 
-def test_a_worthless_share_is_still_worth_a_tick() -> None:
+def test_a_price_is_never_below_one_tick() -> None:
     flow = Flow(rate=20_000, symbols=1, session_period=1 * SECOND)
-    floor = _Floor(flow, np.random.default_rng(11))
+    floor = _Generator(flow, np.random.default_rng(11))
     floor._walks[:] = 3
     prices = floor.advance(0, flow.ends_at)["price"]
     assert prices.min() == TICK
@@ -193,7 +193,7 @@ def test_sizes_are_odd_lots_and_round_lots_with_a_long_tail() -> None:
     assert shares.max() > 50 * np.median(shares)
 
 
-def test_a_quiet_flow_gives_empty_batches_in_their_turn() -> None:
+def test_a_quiet_flow_has_empty_batches_in_between() -> None:
     quiet = Flow(rate=0.1, session_period=20 * SECOND)
     slices = generated(quiet)
     assert len(slices) == 200
@@ -228,7 +228,7 @@ def test_a_whole_day_begins_at_once_and_holds_one_slice() -> None:
         ("starts_at", 1 << 63),
     ],
 )
-def test_a_flow_that_cannot_be_is_refused_by_name(field: str, value: float) -> None:
+def test_a_flow_with_a_bad_field_is_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(BadFlow, match=f"^{field} is "):
         Flow(**{"rate": 1_000, field: value})  # type: ignore[arg-type]  # that is what is tried
 

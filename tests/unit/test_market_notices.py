@@ -1,4 +1,4 @@
-"""Notices: what is written is read, and nothing else is."""
+"""Notices: encoding round-trips, and other bytes are refused."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ NOTICES: st.SearchStrategy[Notice] = st.one_of(
 
 
 @given(NOTICES)
-def test_a_notice_comes_back_as_it_was(notice: Notice) -> None:
+def test_a_notice_survives_its_encoding(notice: Notice) -> None:
     payload = encode_notice(notice)
     assert is_notice(payload)
     assert len(payload) != TRADE_SIZE
@@ -38,7 +38,7 @@ def test_a_notice_comes_back_as_it_was(notice: Notice) -> None:
 
 @given(st.binary(max_size=100) | st.builds(lambda n, at, octet: _spoilt(encode_notice(n), at, octet), NOTICES,
        st.integers(0, 200), st.integers(0, 255)))  # fmt: skip
-def test_other_bytes_are_refused_or_are_the_only_bytes_of_a_notice(payload: bytes) -> None:
+def test_other_bytes_are_refused_or_are_the_canonical_bytes_of_a_notice(payload: bytes) -> None:
     try:
         notice = decode_notice(payload)
     except BadNotice:
@@ -52,7 +52,7 @@ def _spoilt(payload: bytes, at: int, octet: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("make", "sentence"),
     [
         (lambda: Cancel(0, "XNYS", "ACME", 1), "number is 0; it must be from 1"),
         (lambda: Cancel(1, "XNYS", "", 1), "symbol is ''; it must be 1 to 16"),
@@ -61,7 +61,7 @@ def _spoilt(payload: bytes, at: int, octet: int) -> bytes:
         (lambda: VenueStatus("XNYS", Status.OPEN, -1), "since is -1; it must be from 0"),
     ],
 )
-def test_what_no_notice_has_is_refused_in_a_sentence(make: object, complaint: str) -> None:
+def test_a_bad_field_of_a_notice_is_refused_in_one_sentence(make: object, sentence: str) -> None:
     assert callable(make)
-    with pytest.raises(BadNotice, match=complaint):
+    with pytest.raises(BadNotice, match=sentence):
         make()

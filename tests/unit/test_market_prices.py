@@ -17,7 +17,7 @@ def test_every_fixed_point_value_survives_its_text(value: int) -> None:
 
 
 @given(fixed_values)
-def test_the_text_is_the_same_number_and_has_no_idle_zero(value: int) -> None:
+def test_the_text_is_the_same_number_without_trailing_zeros(value: int) -> None:
     text = format_fixed(value)
     assert Decimal(text) * ONE == value
     assert text.isdecimal() or text.startswith("-") or not text.endswith(("0", "."))
@@ -25,7 +25,7 @@ def test_the_text_is_the_same_number_and_has_no_idle_zero(value: int) -> None:
 
 
 @given(st.decimals(min_value=-9_000_000_000, max_value=9_000_000_000, places=9))
-def test_any_way_of_writing_a_number_gives_the_same_value(number: Decimal) -> None:
+def test_any_notation_of_a_number_gives_the_same_value(number: Decimal) -> None:
     expected = int(number * ONE)
     assert parse_fixed(f"{number:f}") == parse_fixed(f"{number:E}") == parse_fixed(f"{number:f}000") == expected
 

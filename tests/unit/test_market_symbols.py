@@ -1,4 +1,4 @@
-"""What a symbol is, and that the universe and the venues keep to it."""
+"""The rule of symbols, and that the universe and the venues follow it."""
 
 import pytest
 
@@ -61,5 +61,5 @@ def test_venues_are_numbered_from_one_and_have_names_of_their_own() -> None:
         assert len(set(names)) == len(VENUES)
 
 
-def test_the_first_venues_stand_in_the_nine_cities() -> None:
+def test_the_first_venues_are_in_the_nine_cities() -> None:
     assert {venue.city for venue in VENUES[: len(CITIES)]} == {city.name for city in CITIES}

@@ -1,4 +1,4 @@
-"""A trade and its 64 bytes, one by one and a whole body at once."""
+"""Trades and their records of 64 bytes, one by one and in bulk."""
 
 import string
 import struct
@@ -47,20 +47,20 @@ TRADE = Trade(7, "BRK.B", 61_804_800_000_000, 4_000_000_000, 1_723_161_256_419_6
 
 
 @given(trades)
-def test_a_trade_survives_its_bytes(trade: Trade) -> None:
+def test_a_trade_survives_its_encoding(trade: Trade) -> None:
     payload = encode(trade)
     assert len(payload) == TRADE_SIZE
     assert decode(payload) == trade
 
 
-def test_the_layout_is_the_one_that_journals_keep() -> None:
+def test_the_layout_is_the_one_in_journals() -> None:
     names = b"XASX" + bytes(8) + b"BRK.B" + bytes(11)
     head = bytes([TRADE_KIND, TRADE_VERSION]) + struct.pack("<H", TradeFlag.SOLD) + names
     tail = struct.pack("<qqqQ", TRADE.price, TRADE.quantity, TRADE.traded_at, TRADE.trade_id)
     assert encode(TRADE) == head + tail
 
 
-def test_a_venue_is_known_by_its_name_whoever_published_it() -> None:
+def test_a_venue_is_known_by_its_name_for_every_publisher() -> None:
     assert decode(encode(TRADE)).venue_name == "XASX"
     elsewhere = replace(TRADE, venue=0, other_venue="BINANCE_SPOT")
     assert decode(encode(elsewhere)) == elsewhere
@@ -166,7 +166,7 @@ def test_a_body_that_ends_within_a_record_is_refused() -> None:
         ("flags", 4),
     ],
 )
-def test_a_trade_refuses_nonsense_at_birth(field: str, value: int | str) -> None:
+def test_a_trade_with_a_bad_field_is_refused(field: str, value: int | str) -> None:
     with pytest.raises(BadTrade, match=f"^{field} is "):
         replace(TRADE, **{field: value})  # type: ignore[arg-type]  # that is what is tried
 

@@ -22,6 +22,7 @@ from fairtape.bench.figures import Processors
 from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
 from fairtape.bench.senders import Published, sender_process
 from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
@@ -33,7 +34,6 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.driver import run_in_real_time
 from fairtape.net.loopback import free_ports, loopback_book, loopback_groups
 from fairtape.net.transports import LOOPBACK
-from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.blocks import records_max
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fairtape.cli.terminal import check_within
+from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.customer_records import Delivered, Record
@@ -20,11 +21,11 @@ from fairtape.market.prices import format_fixed
 from fairtape.net.clock import SharedClock
 
 if TYPE_CHECKING:
+    from fairtape.core.addresses import Address
     from fairtape.deployment.config.description import Deployment
     from fairtape.edge.protocol.sessions import Session
     from fairtape.edge.service.subscriber import MulticastSubscriber
     from fairtape.market.stripes import StripePlan
-    from fairtape.net.udp import Address
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
@@ -212,7 +213,7 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
     from fairtape.edge.service.stripe_plans import read_plan
     from fairtape.net.transports import LOOPBACK
 
-    named = tuple(map(_server, servers))
+    named = tuple(parse_address("--server", text) for text in servers)
     if (target / FILE).exists():
         for option, given in (("--tag", tag), ("--server", servers)):
             if given:
@@ -271,15 +272,6 @@ def _plan_or_none(path: Path) -> "StripePlan | None":
         return read_plan(path)
     except UserError:
         return None
-
-
-def _server(text: str) -> "Address":
-    from fairtape.net.udp import PORT_MAX
-
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise UserError(f"--server is {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
-    return host, int(port)
 
 
 def _session(text: str | None, begin: int | None) -> "Session | None":

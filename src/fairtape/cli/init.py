@@ -67,6 +67,7 @@ def init(
     deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
     sustain is chosen, and the file names it.
     """
+    from fairtape.core.addresses import is_host
     from fairtape.deployment.config.description import FILE
     from fairtape.deployment.operations.draft import (
         EDGE_STRIPES_MAX,
@@ -76,7 +77,6 @@ def init(
         Draft,
         create_deployment,
     )
-    from fairtape.net.udp import is_host
     from fairtape.storage.formation_stores import check_store
 
     if sites is not None and loops is not None:

@@ -194,8 +194,10 @@ def cat(
     since_at = None if since is None else parse_instant(since)
     with _damage_told():
         last = NUMBER_MAX if to_seq is None else to_seq
-        story = _existing(directory).story(from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered)
-        for told in _limited(story, limit):
+        records = _existing(directory).messages_and_formations(
+            from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered
+        )
+        for told in _limited(records, limit):
             if as_json:
                 _echo_json(_message_fields(told) if isinstance(told, JournalMessage) else _change_fields(told))
             else:
@@ -203,14 +205,14 @@ def cat(
 
 
 def _limited(
-    story: Iterator["JournalMessage | FormationChange"], limit: int | None
+    records: Iterator["JournalMessage | FormationChange"], limit: int | None
 ) -> Iterator["JournalMessage | FormationChange"]:
     """The story up to so many messages; what else it tells on the way does not count."""
     from fairtape.journal import JournalMessage
 
     left = limit
     while left is None or left > 0:
-        told = next(story, None)
+        told = next(records, None)
         if told is None:
             return
         if left is not None:

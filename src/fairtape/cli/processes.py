@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
+from fairtape.core.addresses import PORT_MAX, Address, format_address, parse_address
 from fairtape.core.errors import UserError
 
 if TYPE_CHECKING:
+    from fairtape.core.addresses import Address
     from fairtape.deployment.config.description import Deployment, GatewayOptions
-    from fairtape.net.udp import Address
 
 RATES: Final = (0.1, 1_000_000.0)
 
@@ -131,7 +132,7 @@ def _options(listed: "GatewayOptions", given: dict[str, Any]) -> "GatewayOptions
     for name, bounds in LIMITS.items():
         check_within(f"--{name.replace('_', '-')}", given[name], *bounds)
     chosen = {name: value for name, value in given.items() if value is not None and name not in LIMITS}
-    chosen |= {name: _address(f"--{name}", chosen[name]) for name in PLACES if name in chosen}
+    chosen |= {name: parse_address(f"--{name}", chosen[name], port_min=0) for name in PLACES if name in chosen}
     limits = limits_of({name: given[name] for name in LIMITS}, otherwise=listed.limits)
     options = replace(listed, **chosen, limits=limits)
     if not options.serves:
@@ -143,17 +144,8 @@ def _options(listed: "GatewayOptions", given: dict[str, Any]) -> "GatewayOptions
 
 
 def _say(addresses: dict[str, "Address"]) -> None:
-    for name, (host, port) in addresses.items():
-        click.echo(f"{name} at {host}:{port}")
-
-
-def _address(option: str, text: str) -> "Address":
-    from fairtape.net.udp import PORT_MAX
-
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > PORT_MAX:
-        raise UserError(f"{option} is {text!r}; give an address such as 127.0.0.1:9101")
-    return host, int(port)
+    for name, address in addresses.items():
+        click.echo(f"{name} at {format_address(address)}")
 
 
 SECONDS: Final = (0.1, 1e9)
@@ -248,7 +240,7 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
     from fairtape.web.broadcast import Limits
     from fairtape.web.server import ServedSite, bound, make_server, serve
 
-    check_within("--port", port, 0, 65_535)
+    check_within("--port", port, 0, PORT_MAX)
     check_within("--customers", customers, 1, 1_000_000)
     target = ServedSite.of(directory, site)
     opened = bound(host, port)

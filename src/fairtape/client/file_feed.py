@@ -15,7 +15,7 @@ from fairtape.client.errors import ClientError
 from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values
 from fairtape.market.trades import Trades
-from fairtape.storage.trade_files import DBN, ITCH, TABLES, is_one_of, read_recording, read_trades
+from fairtape.storage.trade_files import DBN, ITCH, TABLES, has_suffix, read_recording, read_trades
 from fairtape.tape.batches import PLACE_DTYPE, ROWS_MAX, TradeBatch
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Delivery, LastSales, Start
 from fairtape.tape.records import ABSENT
@@ -77,9 +77,9 @@ class FileFeed:
         return LastSales(1, through, sales.last_sales())
 
     def _opened(self) -> Iterator[tuple[Trades, Values | None]]:
-        if is_one_of(self._path, TABLES):
+        if has_suffix(self._path, TABLES):
             return ((trades, None) for trades in read_trades(self._path))
-        if self._midnight_at is None and is_one_of(self._path, ITCH):
+        if self._midnight_at is None and has_suffix(self._path, ITCH):
             raise ClientError(
                 f"{self.title} counts its times from midnight; say which one: midnight=datetime(…, tzinfo=…)"
             )

@@ -17,8 +17,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from fairtape.client.errors import ClientError
+from fairtape.client.errors import ClientError, as_client_error
 from fairtape.client.selection import Selection
+from fairtape.core.addresses import Address, parse_address
 from fairtape.core.instants import Instant
 from fairtape.edge.protocol import customer_records
 from fairtape.edge.protocol.customer import CustomerOptions
@@ -33,7 +34,6 @@ from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
-from fairtape.net.udp import PORT_MAX, Address
 from fairtape.tape import records
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.decoding import corrected_of, decode_single
@@ -317,7 +317,5 @@ def _place(origin: _Origin, sequence: int, source: int) -> dict[str, Any]:
 
 
 def _server(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise ClientError(f"servers has {text!r}; expected HOST:PORT with a port from 1 to {PORT_MAX}")
-    return host, int(port)
+    with as_client_error():
+        return parse_address("servers", text)

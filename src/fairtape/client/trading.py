@@ -18,7 +18,8 @@ from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from fairtape.client.errors import ClientError
+from fairtape.client.errors import ClientError, as_client_error
+from fairtape.core.addresses import format_address, parse_address
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
 from fairtape.gateway.core.events import Cause, EventKind, OrderEvent
 from fairtape.gateway.servers.native_messages import encode_line, event_of, parse_line, request_fields
@@ -306,16 +307,17 @@ class AsyncTrader:
     async def _connected(self) -> asyncio.StreamReader:
         why = ""
         for _ in range(len(self._addresses)):
-            host, port = self._addresses[0]
+            address = self._addresses[0]
             try:
                 async with asyncio.timeout(OPEN_PERIOD):
-                    return await self._logged_in(host, port)
+                    return await self._logged_in(*address)
             except LoginRefused:
                 raise
             except (OSError, TimeoutError, ValueError) as error:
                 why = str(error) or "it does not answer"
                 self._addresses.rotate(-1)
-        raise ClientError(f"no gateway at {host}:{port} can be reached ({why}); start one with: fairtape gateway")
+        at = format_address(address)
+        raise ClientError(f"no gateway at {at} can be reached ({why}); start one with: fairtape gateway")
 
     async def _logged_in(self, host: str, port: int) -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection(host, port, ssl=self._tls, limit=LINE_MAX)
@@ -505,10 +507,8 @@ def _addresses(target: object) -> list[tuple[str, int]]:
         raise ClientError(f"target is {target!r}; give the address of a gateway, such as '127.0.0.1:9101'")
     addresses = []
     for address in target.split(","):
-        host, colon, port = address.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) <= PORT_MAX:
-            raise ClientError(f"target is {address.strip()!r}; an address is such as '127.0.0.1:9101'")
-        addresses.append((host, int(port)))
+        with as_client_error():
+            addresses.append(parse_address("target", address.strip()))
     if len(addresses) > ADDRESSES_MAX:
         raise ClientError(f"target names {len(addresses)} addresses; give at most {ADDRESSES_MAX}")
     return addresses

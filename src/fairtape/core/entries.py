@@ -80,14 +80,14 @@ class Head(NamedTuple):
         return self.sequence + self.messages
 
     @property
-    def turns(self) -> bool:
+    def changes_formation(self) -> bool:
         """Whether the entry is a change of formation."""
         return self.kind == FORMATION_KIND
 
     @property
     def position(self) -> Position:
         """The position after this entry."""
-        return Position(self.formation, self.token - self.turns)
+        return Position(self.formation, self.token - self.changes_formation)
 
 
 def position_of(entry: Entry) -> Position:
@@ -141,7 +141,7 @@ def decode_body(head: Head, encoded: bytes) -> Entry:
     """Decode an entry whose head is already decoded. `encoded` is the whole entry, including its head."""
     if len(encoded) != HEAD_SIZE + head.size:
         raise Malformed("the length of an entry differs from its head")
-    if not head.turns:
+    if not head.changes_formation:
         return _decode_ordered(head, encoded)
     layout = encoded[HEAD_SIZE:]
     return FormationChange(head.stripe, head.formation, head.token, head.sequence, head.broken, layout, head.instant)

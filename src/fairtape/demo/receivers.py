@@ -114,7 +114,7 @@ def _seat(
         ring_transport(ring, me),
         link_faults=faults_at(ring, me),
         journal=writer,
-        archive=History(journal),
+        history=History(journal),
         producer=speaker,
         consumer=speaker.delivered,
         on_formation=speaker.turned,
@@ -136,7 +136,7 @@ class Speaker:
         self._waiting: deque[tuple[Instant, Deliver]] = deque()  # what was released and is not said yet
         own = bind(LOOPBACK, 0)
         if plan.multicast:
-            Interface.named(LOOPBACK).speak(own, ttl=plan.settings.ttl)
+            Interface.named(LOOPBACK).configure_sender(own, ttl=plan.settings.ttl)
         self._socket = UdpSocket(own)
 
     def also(self, screen: "TickerScreen") -> None:

@@ -43,7 +43,7 @@ def run_reformer(link: ChildLink) -> None:
     reformer = Reformer(bench, plan.topology, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
     seat = NodeRuntime(reformer, ring_transport(ring, REFORMER), link_faults=faults_at(ring, REFORMER))
     driver = Driver([seat], clock)
-    seat.desk = StoreThread(open_store(plan.store), driver.nudge)
+    seat.store = StoreThread(open_store(plan.store), driver.wakeup)
     rounds = Rounds(ring.formation, turn=0, turns=1)
     told = 0
 

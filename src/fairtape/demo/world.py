@@ -8,6 +8,7 @@ from random import SystemRandom
 from secrets import token_bytes
 from typing import Final
 
+from fairtape.core.addresses import Address
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.ring_plan import RingPlan
@@ -18,7 +19,6 @@ from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, Venue, universe
 from fairtape.net.loopback import free_ports, loopback_book
 from fairtape.net.transports import LOOPBACK, Groups
-from fairtape.net.udp import Address
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cities import CITIES, City, city, faults_between

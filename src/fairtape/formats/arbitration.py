@@ -1,11 +1,11 @@
 """A/B arbitration: the packets of several feeds of one session become one sequence, each message once and in order.
 
-The first copy of a number counts, whichever feed brought it. What is ahead of a hole is held, within limits, until the
-hole is filled or given up; what is given up becomes a `SequenceGap` in the output, so that delivered and missing
-together are always everything up to some number. Runs of messages move as wholes: the work is per packet, and not per
-message.
+The first copy of a number is delivered, whichever feed brought it. Messages ahead of a gap are held, within limits,
+until the gap is filled or given up. A gap that is given up becomes a `SequenceGap` in the output, so delivered and
+missing numbers together are always complete up to some number. Runs of messages are handled as a whole: the work is per
+packet, not per message.
 
-Nothing here knows the time. Whoever owns the arbiter decides when to ask for what is `missing` and when to `give_up`.
+There is no clock here. The caller decides when to request what is `missing` and when to `give_up`.
 """
 
 from bisect import bisect_right
@@ -17,7 +17,7 @@ from fairtape.formats.moldudp64 import REQUEST_MAX, MoldRequest, Packet
 
 AHEAD_MAX: Final = 1 << 16  # numbers between the next one to deliver and the farthest one that is held
 HELD_BYTES_MAX: Final = 1 << 24
-REQUESTS_MAX: Final = 64  # of one call: what was not asked for now is still missing next time
+REQUESTS_MAX: Final = 64  # of one call; the rest is still missing in the next call
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Bytes of all messages."""
+        """The total size of the messages in bytes."""
         return sum(map(len, self.messages))
 
     def between(self, first: int, following: int) -> "Run":
-        """The part of it that lies in these bounds."""
+        """The part within these bounds."""
         first = max(first, self.first)
         return Run(first, self.messages[first - self.first : max(following - self.first, 0)])
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
-    """Consecutive numbers whose messages are not there."""
+    """Consecutive numbers of missing messages."""
 
     first: int
     count: int
@@ -55,7 +55,7 @@ Output: TypeAlias = Run | SequenceGap
 
 
 class FeedArbitration:
-    """One session as a customer hears it. Without a `first` number it begins with whatever it hears first."""
+    """One session as a customer receives it. Without a `first` number it begins with the first packet."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class FeedArbitration:
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self.session = session
-        self.next: int | None = first  # the number to deliver next; None while nothing was heard
+        self.next: int | None = first  # the number to deliver next; None before the first packet
         self.highest = 0 if first is None else first - 1  # the highest number known to exist
         self.ended = False  # whether the highest number is the session's last
-        self.duplicates = 0  # messages that were here before
-        self.overflows = 0  # messages that were too far ahead to be held, or too much
-        self.strangers = 0  # packets of another session
+        self.duplicates = 0  # messages that had arrived before
+        self.overflows = 0  # messages that were too far ahead, or exceeded the memory limit
+        self.other_sessions = 0  # packets of another session
         self._ahead_max = ahead_max
         self._held_bytes_max = held_bytes_max
-        self._held: list[Run] = []  # in order, disjoint, all behind a hole
+        self._held: list[Run] = []  # in order, disjoint, all after a gap
         self._held_bytes = 0
 
     @property
@@ -83,9 +83,9 @@ class FeedArbitration:
         return self.ended and self.next == self.highest + 1
 
     def receive(self, packet: Packet) -> list[Output]:
-        """What can be delivered now that this packet, of whichever feed, has come."""
+        """What can be delivered after this packet of any feed."""
         if packet.session != self.session:
-            self.strangers += 1
+            self.other_sessions += 1
             return []
         if self.next is None:
             self.next = packet.number
@@ -97,7 +97,7 @@ class FeedArbitration:
         return list(self._ready())
 
     def missing(self) -> Iterator[SequenceGap]:
-        """The holes up to the highest number known, as far as what fills them could be held."""
+        """The gaps up to the highest known number, as far as the missing messages could be held."""
         if self.next is None:
             return
         at, end = self.next, min(self.highest + 1, self.next + self._ahead_max)
@@ -109,7 +109,7 @@ class FeedArbitration:
             yield SequenceGap(at, end - at)
 
     def requests(self, *, count_max: int = REQUEST_MAX, requests_max: int = REQUESTS_MAX) -> list[MoldRequest]:
-        """What to ask a retransmit server for: the first holes, in requests for at most `count_max` messages."""
+        """Requests to a retransmit server for the first gaps, each for at most `count_max` messages."""
         wanted: list[MoldRequest] = []
         for gap in self.missing():
             for first in range(gap.first, gap.first + gap.count, count_max):
@@ -119,7 +119,7 @@ class FeedArbitration:
         return wanted
 
     def give_up(self, through: int) -> list[Output]:
-        """Wait no longer for anything up to this number; what is held is delivered, the holes are gaps."""
+        """Stop waiting for anything up to this number: held messages are delivered, the rest becomes gaps."""
         output: list[Output] = []
         through = min(through, self.highest)
         while self.next is not None and self.next <= through:
@@ -130,7 +130,7 @@ class FeedArbitration:
         return output
 
     def _ready(self) -> Iterator[Run]:
-        """Deliver what no hole holds back."""
+        """Deliver what no gap precedes."""
         while self._held and self._held[0].first == self.next:
             run = self._held.pop(0)
             self._held_bytes -= run.size
@@ -138,22 +138,22 @@ class FeedArbitration:
             yield run
 
     def _hold(self, run: Run, following: int) -> None:
-        """Keep those messages of a run that are new and near enough."""
+        """Hold the messages of a run that are new and within the limits."""
         near = run.between(following, following + self._ahead_max)
         self.overflows += max(run.following - max(run.first, following + self._ahead_max), 0)
-        pieces = list(self._news(near))
+        pieces = list(self._new_parts(near))
         self.duplicates += (
             min(run.following, following + self._ahead_max) - run.first - sum(len(piece.messages) for piece in pieces)
         )
         for piece in pieces:
-            # What is next in line is delivered at once, so that no limit can stop the sequence.
+            # The next piece in order is delivered at once, so that no limit can stop the sequence.
             if piece.first != following and self._held_bytes + piece.size > self._held_bytes_max:
                 self.overflows += len(piece.messages)
                 continue
             self._held.insert(bisect_right(self._held, piece.first, key=_first), piece)
             self._held_bytes += piece.size
 
-    def _news(self, run: Run) -> Iterator[Run]:
+    def _new_parts(self, run: Run) -> Iterator[Run]:
         """The parts of a run that are not held yet."""
         at = run.first
         place = max(bisect_right(self._held, at, key=_first) - 1, 0)

@@ -1,4 +1,4 @@
-"""Messages of one size as the rows of a matrix of bytes: one field of all of them is read or written at once."""
+"""Messages of one size as the rows of a byte matrix: one field of all messages is read or written at once."""
 
 from typing import Any, Final, TypeAlias
 
@@ -9,7 +9,7 @@ Octets: TypeAlias = npt.NDArray[np.uint8]  # of a whole buffer
 Rows: TypeAlias = npt.NDArray[np.uint8]  # a message in each row
 Values: TypeAlias = npt.NDArray[Any]
 
-# A number of 6 bytes is none that a processor knows, so it is made of two.
+# There is no 6-byte integer type, so such a number is made of two.
 _PARTS: Final = {2: (2,), 4: (4,), 6: (2, 4), 8: (8,)}
 
 
@@ -20,22 +20,22 @@ def gather(octets: Octets, starts: Values, size: int) -> Rows:
 
 
 def scatter(octets: Octets, starts: Values, rows: Rows) -> None:
-    """Put each row where its message begins."""
+    """Write each row to the start of its message."""
     if len(rows):
         size = rows.shape[1]
         _windows(octets, size)[starts] = rows.view(f"V{size}").reshape(-1)
 
 
 def _windows(octets: Octets, size: int) -> Values:
-    """One item of `size` bytes at every byte of the buffer; they overlap, and are fetched and put as wholes."""
+    """An array of overlapping items of `size` bytes, one at every byte of the buffer."""
     return np.ndarray((len(octets) - size + 1,), f"V{size}", octets, strides=(1,))
 
 
 def slot(rows: Rows, start: int, kind: str) -> Values:
-    """The same bytes of every row as items of one kind, in place."""
+    """A view of the same bytes of every row as items of one type."""
     width = np.dtype(kind).itemsize
-    seen: Values = rows[:, start : start + width].view(kind)[:, 0]
-    return seen
+    view: Values = rows[:, start : start + width].view(kind)[:, 0]
+    return view
 
 
 def read_numbers(rows: Rows, start: int, width: int) -> Values:
@@ -47,7 +47,7 @@ def read_numbers(rows: Rows, start: int, width: int) -> Values:
 
 
 def write_numbers(rows: Rows, start: int, width: int, values: Values) -> None:
-    """The inverse; the numbers must fit."""
+    """The inverse of `read_numbers`; the numbers must fit."""
     rest, end = values.astype(np.uint64), start + width
     for part in reversed(_PARTS[width]):
         end -= part

@@ -2,20 +2,20 @@
 
 | field of a trade | field of DBN |
 | --- | --- |
-| price | price: both count 1e-9. DBN's largest value stands for "none", so that one price is refused |
-| quantity | size: whole units only. A fraction, or more than 4,294,967,294, does not fit and is refused |
+| price | price: both in units of 1e-9. DBN's largest value means "none", so that one price is refused |
+| quantity | size: whole units only. A fraction, or more than 4,294,967,294, is refused |
 | traded_at | ts_event |
-| trade_id | sequence: 32 bits. A larger number does not fit and is refused |
-| flags | side: B where the buyer came, A where the seller did, N where neither is known; both, see below |
-| symbol, venue | instrument_id: a number of this file, which the metadata maps to a name |
+| trade_id | sequence: 32 bits. A larger number is refused |
+| flags | side of the aggressor: B for the buyer, A for the seller, N for neither; for both, see below |
+| symbol, venue | instrument_id: a number within the file, which the metadata maps to a name |
 
-A file of ours has the dataset FAIRTAPE. The publisher of its records is 0, for Databento numbers publishers and we are
-none of them; so the venue is in the name of the instrument, behind a blank, which neither a symbol nor a venue can
-contain. A trade whose flags name both sides has the side N and the publisher's own bit of the DBN flags.
+A file of fairtape has the dataset FAIRTAPE. The publisher of its records is 0, because Databento assigns the numbers
+of publishers. So the venue is in the name of the instrument, after a blank, which neither a symbol nor a venue can
+contain. A trade whose flags name both sides has the side N and the publisher-specific bit of the DBN flags.
 
-In a file of somebody else the venue is what the caller says of the publisher, else the first part of the dataset
-(XNAS.ITCH, so XNAS). Of a DBN record ts_recv is handed over beside the trades; ts_in_delta, depth, ts_out and the flags
-about the feed have no field in a trade and are dropped.
+In another file the venue is the one that the caller names for the publisher, else the first part of the dataset (XNAS
+for XNAS.ITCH). ts_recv is returned beside the trades; ts_in_delta, depth, ts_out and the flags about the feed have no
+field in a trade and are dropped.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ from fairtape.market.symbols import BadName, checked_symbol, checked_venue
 from fairtape.market.trades import TradeFlag, Trades, blank_trades
 
 DATASET: Final = "FAIRTAPE"
-SIZE_MAX: Final = (1 << 32) - 2  # the value above it stands for "none"
+SIZE_MAX: Final = (1 << 32) - 2  # the value above it means "none"
 SEQUENCE_MAX: Final = (1 << 32) - 1
-BYTES_MAX: Final = 1 << 32  # of a file once it is decompressed: a few bytes can claim to be anything
+BYTES_MAX: Final = 1 << 32  # of a decompressed file: a limit against decompression bombs
 
 RECORD: Final = np.dtype(
     [
@@ -58,7 +58,7 @@ RECORD: Final = np.dtype(
 _LENGTH_UNIT: Final = 4
 _TRADE_RTYPE: Final = 0
 _LAST: Final = 0x80  # the last record of its event
-_OWN: Final = 0x02  # what it says is up to the publisher
+_OWN: Final = 0x02  # publisher-specific
 _MAGIC: Final = b"DBN"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _METADATA_HEAD: Final = 8  # the magic, a version and the size of what follows
@@ -68,7 +68,7 @@ DAY: Final = 86_400_000_000_000  # nanoseconds
 
 
 class BadDbn(FormatError):
-    """Bytes that are no trades in DBN, or trades that DBN has no room for."""
+    """Bytes that are no trades in DBN, or trades that DBN cannot represent."""
 
 
 class DbnMissing(FormatError):
@@ -83,7 +83,7 @@ class DbnTrades(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """From which day, until before which day, an instrument has its number: as the library wants to be told."""
+    """The days on which an instrument has its number, the last one excluded, in the form of the library."""
 
     start_date: Any
     end_date: Any
@@ -98,7 +98,7 @@ class _Mapping(NamedTuple):
 
 
 def _library() -> ModuleType:
-    """The library, when it is needed: most who use this room never do."""
+    """The optional library, imported when it is needed."""
     try:
         import databento_dbn
     except ImportError:
@@ -107,8 +107,8 @@ def _library() -> ModuleType:
 
 
 def write_dbn(trades: Trades, *, received_at: npt.NDArray[np.int64] | None = None) -> bytes:
-    """A DBN file of these trades, uncompressed. Without `received_at`, a trade was received when it was traded."""
-    _check_room(trades)
+    """A DBN file of these trades, uncompressed. Without `received_at`, ts_recv is the time of the trade."""
+    _check_fits(trades)
     names, instruments = np.unique(trades[["venue", "symbol"]], return_inverse=True)
     records = np.zeros(len(trades), RECORD)
     records["length"] = RECORD.itemsize // _LENGTH_UNIT
@@ -126,7 +126,7 @@ def write_dbn(trades: Trades, *, received_at: npt.NDArray[np.int64] | None = Non
     return _metadata(labels, records["ts_recv"]) + records.tobytes()
 
 
-def _check_room(trades: Trades) -> None:
+def _check_fits(trades: Trades) -> None:
     whole = trades["quantity"] % ONE == 0
     for field, good, wanted in (
         ("quantity", whole & (trades["quantity"] // ONE <= SIZE_MAX), f"a whole number up to {SIZE_MAX}"),
@@ -161,7 +161,7 @@ def _metadata(labels: list[str], received_at: Values) -> bytes:
 
 
 def read_dbn(buffer: bytes, *, venues: Mapping[int, str] = MappingProxyType({})) -> DbnTrades:
-    """The trades of a DBN file, plain or compressed with zstd. `venues` names the venue of a publisher's number."""
+    """The trades of a DBN file, plain or compressed with zstd. `venues` maps a publisher's number to a venue."""
     octets = _decompressed(buffer) if buffer[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC else buffer
     metadata, at = _read_metadata(octets)
     records = _records(octets[at:], RECORD.itemsize + (8 if metadata.ts_out else 0))
@@ -175,14 +175,14 @@ def read_dbn(buffer: bytes, *, venues: Mapping[int, str] = MappingProxyType({}))
     ):
         if not good.all():
             place = int(np.argmin(good))
-            raise BadDbn(f"{field} of trade {place} is {records[field][place]!r}, which no trade has")
+            raise BadDbn(f"{field} of trade {place} is {records[field][place]!r}, which is not allowed in a trade")
     trades = blank_trades(len(records))
     trades["price"] = records["price"]
     trades["quantity"] = records["size"].astype(np.int64) * ONE
     trades["traded_at"] = records["ts_event"]
     trades["trade_id"] = records["sequence"]
     trades["flags"] = np.select([records["side"] == b"B", records["side"] == b"A"], [1, 2], 0)
-    _name(trades, records, metadata, venues)
+    _fill_names(trades, records, metadata, venues)
     return DbnTrades(trades, records["ts_recv"].astype(np.int64))
 
 
@@ -193,19 +193,19 @@ def _decompressed(buffer: bytes) -> bytes:
     except (pa.ArrowException, OSError) as error:
         raise BadDbn(f"the file cannot be decompressed: {error}") from None
     if len(octets) == BYTES_MAX:
-        raise BadDbn(f"the file has {BYTES_MAX} bytes or more once it is decompressed; read it in parts")
+        raise BadDbn(f"the file has {BYTES_MAX} bytes or more when decompressed; split it")
     return octets
 
 
 def _read_metadata(octets: bytes) -> tuple[Any, int]:
-    """What the file says of itself, and where its records begin.
+    """The metadata of a file, and the offset of its records.
 
-    Only this part is given to the library: its decoder of records ends the program where they are malformed.
+    Only this part is decoded by the library: its decoder of records aborts the process on malformed ones.
     """
     dbn = _library()
     size = _METADATA_HEAD + int.from_bytes(octets[4:_METADATA_HEAD], "little")
     if octets[: len(_MAGIC)] != _MAGIC or len(octets) < size:
-        raise BadDbn(f"the file begins with {octets[:_METADATA_HEAD]!r}, which is no whole metadata of DBN")
+        raise BadDbn(f"the file begins with {octets[:_METADATA_HEAD]!r}, which is no complete DBN metadata")
     try:
         metadata = dbn.Metadata.decode(octets[:size])
         mappings = metadata.mappings
@@ -217,18 +217,16 @@ def _read_metadata(octets: bytes) -> tuple[Any, int]:
 
 
 def _records(octets: bytes, size: int) -> npt.NDArray[Any]:
-    """The trades among the records. Others, such as the words of a gateway, are skipped by their length."""
+    """The trades among the records. Others, such as messages of a gateway, are skipped by their length."""
     starts: list[int] = []
     at = 0
     while at < len(octets):
         length = octets[at] * _LENGTH_UNIT
         if length < 16 or at + length > len(octets):
-            raise BadDbn(
-                f"the record at byte {at} behind the metadata has {length} bytes, and {len(octets) - at} are there"
-            )
+            raise BadDbn(f"the record at byte {at} after the metadata has {length} bytes; {len(octets) - at} are left")
         if octets[at + 1] == _TRADE_RTYPE:
             if length != size:
-                raise BadDbn(f"the trade at byte {at} behind the metadata has {length} bytes; it must have {size}")
+                raise BadDbn(f"the trade at byte {at} after the metadata has {length} bytes; it must have {size}")
             starts.append(at)
         at += length
     windows = np.ndarray((max(len(octets) - size + 1, 0),), f"V{RECORD.itemsize}", octets, strides=(1,))
@@ -236,8 +234,8 @@ def _records(octets: bytes, size: int) -> npt.NDArray[Any]:
     return records
 
 
-def _name(trades: Trades, records: Values, metadata: Any, venues: Mapping[int, str]) -> None:
-    """Symbols by instrument and day, venues by publisher; both are few, so each pair is looked up once."""
+def _fill_names(trades: Trades, records: Values, metadata: Any, venues: Mapping[int, str]) -> None:
+    """Fill in symbols by instrument and day, and venues by publisher. Each distinct combination is looked up once."""
     ours = metadata.dataset == DATASET
     if ours:
         trades["flags"][(records["flags"] & _OWN != 0) & (records["side"] == b"N")] = 3
@@ -270,7 +268,7 @@ def _label(intervals: list[tuple[int, int, str]], day: int, instrument: int) -> 
 
 
 def _symbols(metadata: Any) -> dict[int, list[tuple[int, int, str]]]:
-    """For each instrument: from which day, until before which day, it has which name. Days count from 1970."""
+    """By instrument: (first day, day after the last, name). Days count from 1970."""
     names: dict[int, list[tuple[int, int, str]]] = {}
     by_name = str(metadata.stype_out) == "instrument_id"
     for key, intervals in metadata.mappings.items():

@@ -1,10 +1,10 @@
-"""Messages of fixed layout: a frozen dataclass whose annotations say how each field lies on the wire.
+"""Messages of fixed layout: frozen dataclasses whose annotations are the layout on the wire.
 
-A format is described once, as the classes of its messages. What reads and writes single messages, and what reads and
-writes whole columns of them, is derived from that description, so the two cannot disagree.
+A format is described once, as the classes of its messages. The codecs of single messages and of whole columns are
+derived from that description, so they cannot disagree.
 
-Numbers are big-endian and unsigned. Text is ascii that leaves ink or a blank, padded with blanks on the right; the
-padding is no part of the value.
+Numbers are big-endian and unsigned. Text is printable ascii, padded with blanks on the right; the padding is not part
+of the value.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from fairtape.core.errors import FormatError
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An integer; `decimals` of its digits stand behind the point that a price has."""
+    """An integer; of a price, `decimals` of its digits are after the decimal point."""
 
     width: int
     decimals: int = 0
 
     @property
     def most(self) -> int:
-        """The largest number that fits."""
+        """The largest value that fits."""
         return (1 << 8 * self.width) - 1
 
     @property
@@ -47,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Ascii text, without the blanks that fill it up."""
+    """Ascii text, without its padding."""
 
     width: int
 
@@ -57,11 +57,11 @@ class Text:
         return f"at most {self.width} printable ascii characters that do not end in a blank"
 
     def takes(self, value: object) -> bool:
-        """Whether this value fits, and can be told from its padding."""
-        return isinstance(value, str) and len(value) <= self.width and is_ink(value) and not value.endswith(" ")
+        """Whether this value fits, and does not end like its padding."""
+        return isinstance(value, str) and len(value) <= self.width and is_printable(value) and not value.endswith(" ")
 
     def read(self, octets: bytes) -> str:
-        """The text in these bytes; whether they are ascii is for `takes` to say."""
+        """The text in these bytes; `takes` checks whether it is ascii."""
         return octets.decode("latin-1").rstrip(" ")
 
     def write(self, value: str) -> bytes:
@@ -69,8 +69,8 @@ class Text:
         return value.ljust(self.width).encode("ascii")
 
 
-def is_ink(text: str) -> bool:
-    """Whether every character is printable ascii; a blank is."""
+def is_printable(text: str) -> bool:
+    """Whether every character is printable ascii, blanks included."""
     return text.isascii() and text.isprintable()
 
 
@@ -89,7 +89,7 @@ Text8: TypeAlias = Annotated[str, Text(8)]
 
 
 class Described(Protocol):
-    """A message of fixed layout: the letter that begins it, and annotated fields."""
+    """A message of fixed layout: its type letter, and annotated fields."""
 
     LETTER: ClassVar[str]
 
@@ -106,13 +106,13 @@ class Field:
 
     @property
     def end(self) -> int:
-        """Where the next field begins."""
+        """The start of the next field."""
         return self.start + self.kind.width
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the messages of one type lie on the wire."""
+    """The layout of the messages of one type."""
 
     message: type[Described]
     fields: tuple[Field, ...]
@@ -120,7 +120,7 @@ class Layout:
 
     @classmethod
     def of(cls, message: type[Described], refusal: type[FormatError]) -> Self:
-        """Read off the annotations of a class, in the order in which they stand, base classes first."""
+        """From the annotations of a class, in order, base classes first."""
         hints = get_type_hints(message, include_extras=True)
         kinds = {name: get_args(hint)[1] for name, hint in hints.items() if name != "LETTER"}
         starts = accumulate((kind.width for kind in kinds.values()), initial=1)
@@ -129,27 +129,27 @@ class Layout:
 
     @cached_property
     def letter(self) -> str:
-        """The type of the message: its first byte."""
+        """The message type: the first byte."""
         return self.message.LETTER
 
     @cached_property
     def size(self) -> int:
-        """Bytes of a message, its letter included."""
+        """The size of a message in bytes, with its letter."""
         return self.fields[-1].end
 
     def check(self, values: object) -> None:
-        """Refuse values that have no bytes."""
+        """Raise the refusal for values that cannot be encoded."""
         for field in self.fields:
             value = getattr(values, field.name)
             if not field.kind.takes(value):
                 raise self.refused(field, repr(value))
 
     def refused(self, field: Field, found: str) -> FormatError:
-        """The sentence about one field."""
+        """The error about one field."""
         return self.refusal(f"{field.name} of message {self.letter} is {found}; it must be {field.kind.wanted}")
 
     def encode(self, values: object) -> bytes:
-        """The bytes of values that were checked."""
+        """The bytes of checked values."""
         parts = (field.kind.write(getattr(values, field.name)) for field in self.fields)
         return b"".join((self.letter.encode("ascii"), *parts))
 

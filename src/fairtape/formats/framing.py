@@ -1,7 +1,7 @@
-"""Messages one behind the other, each with its length before it: two bytes, big-endian.
+"""Consecutive messages, each with a length prefix of two bytes, big-endian.
 
-Files of ITCH have this shape, and so have the message blocks of a MoldUDP64 packet. A file may end with a length of
-zero, which says that the session is over; nothing may follow it, and it counts as no message.
+ITCH files and the message blocks of MoldUDP64 packets have this form. A file may end with a length of zero, which marks
+the end of the session; nothing may follow it, and it is no message.
 """
 
 import struct
@@ -23,15 +23,15 @@ _PREFIX: Final = struct.Struct(">H")
 
 
 class BadFraming(FormatError):
-    """Lengths that do not lead from message to message."""
+    """Length prefixes that do not match the buffer."""
 
 
 class Frames(NamedTuple):
-    """Where the messages of a buffer lie."""
+    """The positions of the messages in a buffer."""
 
-    starts: Positions  # of the messages, behind their lengths
+    starts: Positions  # of the messages, after their lengths
     sizes: Positions
-    ended: bool  # whether the mark of the end stands behind the last one
+    ended: bool  # whether the end mark follows the last one
 
 
 def frame(messages: Iterable[bytes]) -> bytes:
@@ -52,34 +52,34 @@ def unframe(buffer: Octets) -> Iterator[bytes]:
 
 
 def whole_size(buffer: Octets) -> int:
-    """How many bytes of a buffer are whole messages; the rest is the beginning of the next one."""
+    """The number of bytes of a buffer that are whole messages; the rest is the beginning of the next one."""
     edges = _edges(buffer)
     return int(edges[-1] if edges[-1] <= len(buffer) else edges[-2])
 
 
 def find_frames(buffer: Octets) -> Frames:
-    """Where the messages of a buffer lie. Raises `BadFraming` where the lengths do not add up."""
+    """The positions of the messages in a buffer. Raises `BadFraming` where the lengths do not add up."""
     edges = _edges(buffer)
     if edges[-1] != len(buffer):
-        begun = edges[-1] if edges[-1] < len(buffer) else edges[-2]
-        raise BadFraming(f"size is {len(buffer)} bytes; the message that begins at byte {begun} lacks its end")
+        start = edges[-1] if edges[-1] < len(buffer) else edges[-2]
+        raise BadFraming(f"size is {len(buffer)} bytes; the message that begins at byte {start} lacks its end")
     starts, sizes = edges[:-1] + PREFIX_SIZE, np.diff(edges) - PREFIX_SIZE
     ended = bool(len(sizes) and sizes[-1] == 0)
     if ended:
         starts, sizes = starts[:-1], sizes[:-1]
     if not sizes.all():
         bad = int(np.argmin(sizes != 0))
-        raise BadFraming(f"message {bad} has 0 bytes; only the mark of the end has, and it stands at the end")
+        raise BadFraming(f"message {bad} has 0 bytes; only the end mark has, and it must be last")
     return Frames(starts, sizes, ended)
 
 
 def _edges(buffer: Octets) -> Positions:
-    """Where each length stands, and where the next would."""
-    return np.fromiter(_stepping(buffer), np.int64)
+    """The position of each length prefix, and of the one that would follow."""
+    return np.fromiter(_prefix_positions(buffer), np.int64)
 
 
-def _stepping(buffer: Octets) -> Iterator[int]:
-    """Each step needs the one before, so this is a plain loop; as a generator it keeps no number in memory."""
+def _prefix_positions(buffer: Octets) -> Iterator[int]:
+    """Each position depends on the one before, so this is a plain loop; a generator keeps no list in memory."""
     position, last = 0, len(buffer) - 1
     while position < last:
         yield position

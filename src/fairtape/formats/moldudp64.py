@@ -1,11 +1,10 @@
-"""MoldUDP64 1.00: numbered messages in datagrams, and requests for those that were lost.
+"""MoldUDP64 1.00: numbered messages in datagrams, and requests for lost messages.
 
-A downstream packet names its session and the number of its first message, then carries the messages, each behind its
-length. Without messages it is a heartbeat, or says that the session is over; its number is then the one that the next
-message would have. A request has the same twenty bytes and names what should be sent again. The first message of a
-session has the number 1.
+A downstream packet has the session and the number of its first message, then the messages, each with a length prefix.
+Without messages it is a heartbeat or the end of the session; its number is then that of the next message. A request has
+the same twenty bytes and names the messages to send again. The first message of a session has the number 1.
 
-The message blocks are what `framing` and `itch_columns.to_arrow` read: `decode_header` says where they begin.
+`framing` and `itch.columns.to_arrow` read the message blocks, which follow the header.
 """
 
 import struct
@@ -21,15 +20,15 @@ HEADER: Final = struct.Struct(">10sQH")
 HEADER_SIZE: Final = HEADER.size
 SESSION: Final = Text(10)
 NUMBER_MAX: Final = (1 << 64) - 1
-COUNT_MAX: Final = 0xFFFE  # messages of one packet: the count above it has another meaning
+COUNT_MAX: Final = 0xFFFE  # messages of one packet; 0xFFFF is END_OF_SESSION
 END_OF_SESSION: Final = 0xFFFF
 REQUEST_MAX: Final = 0xFFFF  # messages that one request can ask for
-DATAGRAM_MAX: Final = 1_400  # default: fits a 1,500-byte path with room for tunnels
+DATAGRAM_MAX: Final = 1_400  # default: fits a path MTU of 1,500 bytes, with space for tunnels
 _PREFIX: Final = struct.Struct(">H")
 
 
 class BadMold(FormatError):
-    """A datagram that is no packet of MoldUDP64, or values that none can carry."""
+    """A datagram that is no MoldUDP64 packet, or values that cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +37,17 @@ class MoldHeader:
 
     session: str
     number: int  # of the first message
-    count: int  # of the messages; END_OF_SESSION where there are none and there will be none
+    count: int  # of the messages; END_OF_SESSION at the end of the session
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A downstream packet: messages, or the news that there are none."""
+    """A downstream packet: messages, a heartbeat, or the end of the session."""
 
     session: str
-    number: int  # of the first message, or of the one that would come next
+    number: int  # of the first message; without messages, of the next one
     messages: tuple[bytes, ...] = ()
-    ended: bool = False  # the session is over, and `number - 1` was its last message
+    ended: bool = False  # the session is over; its last message was `number - 1`
 
     def __post_init__(self) -> None:
         _check(self.session, self.number)
@@ -67,7 +66,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class MoldRequest:
-    """Please send these messages again."""
+    """A request to send messages again."""
 
     session: str
     number: int  # of the first message wanted
@@ -89,7 +88,7 @@ def _check(session: str, number: int) -> None:
 
 
 def encode(packet: Packet) -> bytes:
-    """The datagram of a packet, however long."""
+    """The datagram of a packet, of any size."""
     count = END_OF_SESSION if packet.ended else len(packet.messages)
     parts = [HEADER.pack(SESSION.write(packet.session), packet.number, count)]
     for message in packet.messages:
@@ -98,14 +97,14 @@ def encode(packet: Packet) -> bytes:
 
 
 def pack(session: str, number: int, messages: Iterable[bytes], *, datagram_max: int = DATAGRAM_MAX) -> Iterator[bytes]:
-    """As few datagrams as hold these messages in order, the first of which has this number."""
+    """As few datagrams as possible for these messages in order, starting with this number."""
     batch: list[bytes] = []
     size = HEADER_SIZE
     for message in messages:
         added = PREFIX_SIZE + len(message)
         if HEADER_SIZE + added > datagram_max:
-            room = datagram_max - HEADER_SIZE - PREFIX_SIZE
-            raise BadMold(f"message {number + len(batch)} has {len(message)} bytes; a datagram has room for {room}")
+            most = datagram_max - HEADER_SIZE - PREFIX_SIZE
+            raise BadMold(f"message {number + len(batch)} has {len(message)} bytes; a datagram can hold {most}")
         if size + added > datagram_max or len(batch) == COUNT_MAX:
             yield encode(Packet(session, number, tuple(batch)))
             number += len(batch)
@@ -117,7 +116,7 @@ def pack(session: str, number: int, messages: Iterable[bytes], *, datagram_max: 
 
 
 def decode_header(datagram: bytes) -> MoldHeader:
-    """What a downstream packet says of itself. Its message blocks are `datagram[HEADER_SIZE:]`, and are not checked."""
+    """The header of a downstream packet. Its message blocks are `datagram[HEADER_SIZE:]`, and are not checked."""
     if len(datagram) < HEADER_SIZE:
         raise BadMold(f"size is {len(datagram)} bytes; a packet has at least {HEADER_SIZE}")
     session, number, count = HEADER.unpack_from(datagram)
@@ -157,17 +156,17 @@ def decode_request(datagram: bytes) -> MoldRequest:
     return MoldRequest(SESSION.read(session), number, count)
 
 
-# Framed messages in MoldUDP64 packets: as many as fit, by arithmetic where they have one size.
-
-
 def packets(
     session: bytes, first: int, framed: bytes, size: int, *, datagram_max: int = DATAGRAM_MAX
 ) -> Iterator[tuple[bytes, int]]:
-    """(datagram, messages) for the messages from this number on, each of this size; 0 where they differ."""
-    room = datagram_max - HEADER_SIZE
+    """Split framed messages, numbered from `first` on, into (datagram, number of messages).
+
+    All messages have this `size`, which allows slices of equal length; 0 where sizes differ.
+    """
+    space = datagram_max - HEADER_SIZE
     step = PREFIX_SIZE + size
-    if size and step <= room:
-        each = min(room // step, COUNT_MAX)
+    if size and step <= space:
+        each = min(space // step, COUNT_MAX)
         for start in range(0, len(framed), each * step):
             piece = framed[start : start + each * step]
             count = len(piece) // step
@@ -177,7 +176,7 @@ def packets(
     start = at = count = 0
     while at < len(framed):
         end = at + PREFIX_SIZE + (framed[at] << 8 | framed[at + 1])
-        if count and (end - start > room or count == COUNT_MAX):
+        if count and (end - start > space or count == COUNT_MAX):
             yield HEADER.pack(session, first, count) + framed[start:at], count
             first, start, count = first + count, at, 0
         at, count = end, count + 1
@@ -191,5 +190,5 @@ def bare(session: bytes, number: int, *, ended: bool) -> bytes:
 
 
 def session_field(name: str) -> bytes:
-    """A session's name as packets carry it."""
+    """A session's name as encoded in packets."""
     return SESSION.write(name)

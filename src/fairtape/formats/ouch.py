@@ -1,12 +1,12 @@
-"""Nasdaq OUCH 4.2: order entry as short messages of fixed layout, carried by SoupBinTCP.
+"""Nasdaq OUCH 4.2: order entry with short messages of fixed layout, carried by SoupBinTCP.
 
-Version 4.2 and not 5.0: its messages have one layout each, so they are described as those of ITCH are, an order is
-named by a token of its owner's choice (which is a replay's identity), and it is what most tools speak. 5.0 adds
-appendages of optional fields that this market has no use for.
+Version 4.2 rather than 5.0: each message has one layout, so it is described like ITCH; an order is identified by a
+token of its owner's choice, which makes a repeated order detectable; and most tools support it. 5.0 adds appendages of
+optional fields, which this market does not use.
 
-A client sends what stands in `INBOUND` as unsequenced data and gets what stands in `OUTBOUND` as sequenced data. Two
-letters (M, U) mean different messages in the two directions, so a reader says which one it reads. Codes are kept as
-the letters that they are. A Price4 has 4 decimals as an integer; times are nanoseconds since midnight.
+A client sends the messages of `INBOUND` as unsequenced data and receives those of `OUTBOUND` as sequenced data. Two
+letters (M, U) mean different messages in the two directions, so there is a decoder for each direction. Codes are kept
+as letters. A Price4 is an integer with 4 decimals; times are nanoseconds since midnight.
 """
 
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from fairtape.formats.fixed_layout import U32, U64, Layout, Letter, Price4, Text
 
 Token: TypeAlias = Annotated[str, Text(14)]
 
-MARKET_PRICE: Final = 2_000_000_000  # $200,000.0000 says: at any price
-SHARES_MAX: Final = 1_000_000  # of one order: fewer than this
-IMMEDIATE: Final = 0  # times in force, in seconds; the largest ones are names
+MARKET_PRICE: Final = 2_000_000_000  # $200,000.0000 means a market order
+SHARES_MAX: Final = 1_000_000  # of one order, exclusive
+IMMEDIATE: Final = 0  # time in force in seconds; the largest values have a special meaning
 MARKET_HOURS: Final = 99_998
 SYSTEM_HOURS: Final = 99_999
 
 
 class BadOuch(FormatError):
-    """Bytes that are no message of OUCH 4.2, or values that no message can carry."""
+    """Bytes that are no OUCH 4.2 message, or values that cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """What a client says."""
+    """A message of a client."""
 
     LETTER: ClassVar[str] = ""
 
@@ -42,7 +42,7 @@ class Inbound:
 
 @dataclass(frozen=True, slots=True)
 class EnterOrder(Inbound):
-    """A new order. A token that was used before is ignored, so an order may be sent again without harm."""
+    """A new order. Idempotent: an order whose token was used before is ignored."""
 
     LETTER = "O"
     order_token: Token
@@ -62,7 +62,7 @@ class EnterOrder(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceOrder(Inbound):
-    """Another price or size for an order, under another token; it loses its place."""
+    """Replace an order by one with another price or size and a new token; it loses its priority."""
 
     LETTER = "U"
     existing_token: Token
@@ -77,7 +77,7 @@ class ReplaceOrder(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class CancelOrder(Inbound):
-    """Leave at most this many shares of an order; 0 leaves none."""
+    """Reduce an order to at most this many shares; 0 cancels it."""
 
     LETTER = "X"
     order_token: Token
@@ -86,7 +86,7 @@ class CancelOrder(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class ModifyOrder(Inbound):
-    """Another side among the sells, or fewer shares, in the same place."""
+    """Change the kind of sell side, or reduce the shares; the order keeps its priority."""
 
     LETTER = "M"
     order_token: Token
@@ -96,7 +96,7 @@ class ModifyOrder(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class TradeNow(Inbound):
-    """A resting hidden order shall take what it can."""
+    """Let a resting hidden order execute against the book."""
 
     LETTER = "N"
     order_token: Token
@@ -104,7 +104,7 @@ class TradeNow(Inbound):
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """What the market says, and when."""
+    """A message of the market, with its time."""
 
     LETTER: ClassVar[str] = ""
 
@@ -116,7 +116,7 @@ class Outbound:
 
 @dataclass(frozen=True, slots=True)
 class SystemEvent(Outbound):
-    """The beginning or the end of the day."""
+    """The start or the end of the day."""
 
     LETTER = "S"
     event_code: Letter  # S: start of day; E: end of day
@@ -124,7 +124,7 @@ class SystemEvent(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class Accepted(Outbound):
-    """An order is in the market, as it stands here: it may differ from what was asked for."""
+    """An order was accepted with these values, which may differ from the request."""
 
     LETTER = "A"
     order_token: Token
@@ -135,18 +135,18 @@ class Accepted(Outbound):
     time_in_force: U32
     firm: Text4
     display: Letter
-    order_reference: U64  # the market's own name of the order
+    order_reference: U64  # the market's number of the order
     capacity: Letter
     intermarket_sweep: Letter
     minimum_quantity: U32
     cross_type: Letter
-    order_state: Letter  # L: live; D: dead, it was accepted and is over
+    order_state: Letter  # L: live; D: dead, accepted and already done
     bbo_weight: Letter
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Outbound):
-    """An order took another's place."""
+    """An order was replaced."""
 
     LETTER = "U"
     replacement_token: Token
@@ -169,17 +169,19 @@ class Replaced(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class Canceled(Outbound):
-    """Shares were taken out of an order; the rest lives."""
+    """Shares of an order were canceled; the rest stays."""
 
     LETTER = "C"
     order_token: Token
     decrement_shares: U32
-    reason: Letter  # U: the owner's wish; I: immediate or cancel; T: time; S: supervision; Q: self-match; and others
+    reason: (
+        Letter  # U: requested by the user; I: immediate or cancel; T: timeout; S: supervisory; Q: self-match; others
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AiqCanceled(Outbound):
-    """Shares were taken out of an order that would have traded with its owner's own."""
+    """Shares were canceled to prevent a trade of the owner with itself (anti-internalization)."""
 
     LETTER = "D"
     order_token: Token
@@ -192,7 +194,7 @@ class AiqCanceled(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class Executed(Outbound):
-    """Some or all of an order traded."""
+    """An order was executed, in whole or in part."""
 
     LETTER = "E"
     order_token: Token
@@ -204,7 +206,7 @@ class Executed(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class ExecutedWithReferencePrice(Outbound):
-    """Some or all of an order traded at a price that follows from another one."""
+    """An order was executed at a price derived from a reference price."""
 
     LETTER = "G"
     order_token: Token
@@ -218,7 +220,7 @@ class ExecutedWithReferencePrice(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class BrokenTrade(Outbound):
-    """A trade never was."""
+    """A trade is void."""
 
     LETTER = "B"
     order_token: Token
@@ -228,7 +230,7 @@ class BrokenTrade(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class TradeCorrection(Outbound):
-    """A trade was another one."""
+    """A trade was corrected."""
 
     LETTER = "F"
     order_token: Token
@@ -241,7 +243,7 @@ class TradeCorrection(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class Rejected(Outbound):
-    """An order is not in the market; its token is used up."""
+    """An order was rejected; its token cannot be used again."""
 
     LETTER = "J"
     order_token: Token
@@ -250,7 +252,7 @@ class Rejected(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class CancelPending(Outbound):
-    """A cancel waits, because the order takes part in a cross."""
+    """A cancel is pending, because the order takes part in a cross."""
 
     LETTER = "P"
     order_token: Token
@@ -258,7 +260,7 @@ class CancelPending(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class CancelReject(Outbound):
-    """A cancel does not happen."""
+    """A cancel was rejected."""
 
     LETTER = "I"
     order_token: Token
@@ -266,7 +268,7 @@ class CancelReject(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class OrderPriorityUpdate(Outbound):
-    """An order has another place in the book."""
+    """An order has another priority in the book."""
 
     LETTER = "T"
     order_token: Token
@@ -277,7 +279,7 @@ class OrderPriorityUpdate(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class OrderModified(Outbound):
-    """An order was modified as asked for."""
+    """An order was modified as requested."""
 
     LETTER = "M"
     order_token: Token
@@ -287,7 +289,7 @@ class OrderModified(Outbound):
 
 @dataclass(frozen=True, slots=True)
 class TradeNowReceived(Outbound):
-    """A resting hidden order takes what it can."""
+    """A `TradeNow` request was received."""
 
     LETTER = "N"
     order_token: Token
@@ -328,12 +330,12 @@ def encode(message: Message) -> bytes:
 
 
 def decode_inbound(payload: bytes) -> Inbound:
-    """The message that a client sent. Raises `BadOuch` for anything else."""
+    """The message of a client. Raises `BadOuch` for anything else."""
     return cast(Inbound, _layout(INBOUND, payload).decode(payload))
 
 
 def decode_outbound(payload: bytes) -> Outbound:
-    """The message that the market sent. Raises `BadOuch` for anything else."""
+    """The message of the market. Raises `BadOuch` for anything else."""
     return cast(Outbound, _layout(OUTBOUND, payload).decode(payload))
 
 

@@ -1,11 +1,11 @@
-"""SoupBinTCP 3.00 and 4.00: logical packets in a stream of bytes, with a login that says where to begin.
+"""SoupBinTCP 3.00 and 4.00: logical packets in a stream of bytes, with a login that names the first message.
 
-A packet is a length of two bytes, a letter, and what the letter stands for. Sequenced data carries no number: both
-sides count, from the number in `LoginAccepted` on. Version 4.00 adds one field to the login, the client's timeout; a
-login without it is one of version 3.00.
+A packet is a length of two bytes, a type letter, and a payload. Sequenced data carries no number: both sides count from
+the number in `LoginAccepted`. Version 4.00 adds one field to the login, the client's timeout; a login without it is of
+version 3.00.
 
-Names and passwords are padded on the right; sessions and numbers, which are ascii digits, on the left. A reader takes
-sessions with the padding on either side, for both are seen.
+Names and passwords are padded on the right; sessions and numbers, which are ascii digits, on the left. Sessions are
+accepted with padding on either side, because both occur.
 """
 
 import struct
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
 from fairtape.core.errors import FormatError
-from fairtape.formats.fixed_layout import Text, is_ink
+from fairtape.formats.fixed_layout import Text, is_printable
 
 LENGTH_MAX: Final = (1 << 16) - 1  # of what follows the length: the letter and the payload
 PAYLOAD_MAX: Final = LENGTH_MAX - 1
@@ -26,18 +26,17 @@ USERNAME: Final = Text(6)
 PASSWORD: Final = Text(10)
 SESSION: Final = Text(10)
 _NUMBER_WIDTH: Final = 20
-_TIMEOUT_WIDTH: Final = 5
 _LOGIN_SIZES: Final = (46, 51)  # of version 3.00, of version 4.00
 _PREFIX: Final = struct.Struct(">H")
 
 
 class BadSoup(FormatError):
-    """Bytes that are no packet of SoupBinTCP, or values that none can carry."""
+    """Bytes that are no SoupBinTCP packet, or values that cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Debug:
-    """Text for a person; both sides ignore it."""
+    """Text for humans; both sides ignore it."""
 
     LETTER: ClassVar[str] = "+"
     text: bytes = b""
@@ -45,7 +44,7 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class LoginAccepted:
-    """The server's yes."""
+    """The server accepts the login."""
 
     LETTER: ClassVar[str] = "A"
     session: str
@@ -58,19 +57,19 @@ class LoginAccepted:
 
 @dataclass(frozen=True, slots=True)
 class LoginRejected:
-    """The server's no."""
+    """The server rejects the login."""
 
     LETTER: ClassVar[str] = "J"
     reason: str  # A: not authorised; S: no such session
 
     def __post_init__(self) -> None:
-        if len(self.reason) != 1 or not is_ink(self.reason):
+        if len(self.reason) != 1 or not is_printable(self.reason):
             raise BadSoup(f"reason is {self.reason!r}; it must be one printable ascii character")
 
 
 @dataclass(frozen=True, slots=True)
 class SequencedData:
-    """A message of the session; its number is counted."""
+    """A message of the session; its number is implied."""
 
     LETTER: ClassVar[str] = "S"
     message: bytes
@@ -78,7 +77,7 @@ class SequencedData:
 
 @dataclass(frozen=True, slots=True)
 class UnsequencedData:
-    """A message beside the session."""
+    """A message outside the session's sequence."""
 
     LETTER: ClassVar[str] = "U"
     message: bytes
@@ -86,7 +85,7 @@ class UnsequencedData:
 
 @dataclass(frozen=True, slots=True)
 class ServerHeartbeat:
-    """The server lives; due after a second without other packets."""
+    """Sent by the server after a second without other packets."""
 
     LETTER: ClassVar[str] = "H"
 
@@ -100,14 +99,14 @@ class EndOfSession:
 
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """Who a client is, and where it wants to begin."""
+    """A client's login, with the first message that it wants."""
 
     LETTER: ClassVar[str] = "L"
     username: str
     password: str
     session: str = ""  # empty: the current one
-    number: int = 1  # of the first sequenced message wanted; 0: only what is new
-    timeout_ms: int | None = None  # of version 4.00: how long the server lets the client be silent
+    number: int = 1  # of the first sequenced message wanted; 0: only new ones
+    timeout_ms: int | None = None  # version 4.00: how long the client may be silent
 
     def __post_init__(self) -> None:
         _check_text("username", USERNAME, self.username)
@@ -120,14 +119,14 @@ class LoginRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClientHeartbeat:
-    """The client lives; due after a second without other packets."""
+    """Sent by the client after a second without other packets."""
 
     LETTER: ClassVar[str] = "R"
 
 
 @dataclass(frozen=True, slots=True)
 class LogoutRequest:
-    """The client goes."""
+    """The client logs out."""
 
     LETTER: ClassVar[str] = "O"
 
@@ -151,7 +150,7 @@ FROM_CLIENT: Final = frozenset("+LURO")
 
 def _check_text(name: str, kind: Text, value: str) -> None:
     if not kind.takes(value) or value.startswith(" "):
-        # A password is not repeated: complaints end up in logs.
+        # A password is not repeated: errors end up in logs.
         found = "not" if kind is PASSWORD else f"{value!r}, which is not"
         raise BadSoup(f"{name} is {found} at most {kind.width} printable ascii characters without blanks at the ends")
 
@@ -162,7 +161,7 @@ def _check_number(name: str, value: int, least: int, most: int) -> None:
 
 
 def encode(packet: Packet) -> bytes:
-    """The bytes of a packet, its length included."""
+    """The bytes of a packet, with its length."""
     payload = _payload(packet)
     if len(payload) > PAYLOAD_MAX:
         raise BadSoup(f"payload has {len(payload)} bytes; it must have at most {PAYLOAD_MAX}")
@@ -187,7 +186,7 @@ def _payload(packet: Packet) -> bytes:
 
 
 def decode(letter: str, payload: bytes) -> Packet:
-    """The packet with this letter. Raises `BadSoup` where its payload is not what the letter stands for."""
+    """The packet with this type letter. Raises `BadSoup` where the payload does not match it."""
     if letter not in _READERS:
         raise BadSoup(f"type is {letter!r}; it must be one of {''.join(_READERS)}")
     return _READERS[letter](payload)
@@ -250,11 +249,11 @@ _READERS: Final[Mapping[str, Callable[[bytes], Packet]]] = MappingProxyType(
 
 
 class SoupStream:
-    """The packets in one direction of a connection, however the bytes are cut.
+    """The packets in one direction of a connection, from chunks of any size.
 
-    `allowed` are the letters of that direction. A length beyond `payload_max` is refused when it is seen, and not when
-    so much has come, so no more than one packet is ever kept. After a refusal nobody knows where the next packet would
-    begin: the connection must be closed, and whatever comes is refused again.
+    `allowed` are the letters of that direction. A length beyond `payload_max` is refused at once, without buffering, so
+    at most one packet is kept. After a refusal the start of the next packet is unknown: the connection must be closed,
+    and all further bytes are refused.
     """
 
     def __init__(self, *, allowed: frozenset[str], payload_max: int = PAYLOAD_MAX) -> None:

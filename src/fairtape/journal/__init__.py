@@ -1,9 +1,17 @@
-"""A site's journal: everything it holds in order, hash-chained, and when it released it. Crash-safe; proves itself.
+"""A site's journal: the ordered messages that it holds, hash-chained, with this site's release marks. Crash-safe.
 
-`JournalWriter` writes one, `JournalReader` reads it, `JournalFollower` follows it while it grows. `History` serves the
-sites that catch up from it. `verify` proves it, and `compare` proves several against each other. `Damaged` is the only
-thing that bad bytes can raise; it names the file, the byte and the sequence number. `WriteFailed` says that the disk
-takes no more.
+- `format`: the bytes of segments and records; normative, touches no file
+- `segments`: reads segments: record by record, by heads only, or through an index
+- `writer`: `JournalWriter` appends; sync policies; new segments
+- `crash_recovery`: opens a journal whose writer died, and sets a torn tail aside
+- `truncation`: removes the end of the order, atomically
+- `reader`: `JournalReader` reads by sequence number or by time, also beside the writer
+- `follow`: `JournalFollower` follows a journal while it grows
+- `history`: `History` reads chunks for sites that catch up
+- `audit`: `verify` checks one journal, `compare` checks several against each other
+
+Bad bytes raise `Damaged`, which names the file, the byte and the sequence number. A disk that cannot be written raises
+`WriteFailed`.
 """
 
 from fairtape.journal.audit import AuditReport, Comparison, Difference, Extent, Problem, compare, verify

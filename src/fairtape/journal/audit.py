@@ -1,7 +1,7 @@
-"""Proving journals: one by itself, and several against each other.
+"""Auditing journals: one by itself, and several against each other.
 
-`verify` recomputes every digest and checks every number; it goes on behind a damage with the next segment, whose header
-says what it continues, so that one report names all damaged places. `compare` says whether sites hold the same order,
+`verify` recomputes every digest and checks every number. After damage it goes on with the next segment, whose header
+says what it continues, so that one report names all damaged places. `compare` checks whether sites hold the same order,
 and where each of them begins and ends.
 """
 
@@ -25,7 +25,15 @@ from fairtape.journal.format import (
     segment_name,
 )
 from fairtape.journal.reader import FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail, file_size, first_sequences, summarize
+from fairtape.journal.segments import (
+    Place,
+    RecordScanner,
+    Segment,
+    SegmentReplay,
+    file_size,
+    first_sequences,
+    summarize,
+)
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed
@@ -33,12 +41,12 @@ from fairtape.wire.frames import Malformed
 Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call
 
 PROGRESS_STEP: Final = 1 << 20
-BREAKS_MAX: Final = 1_000  # that are named one by one
+BREAKS_MAX: Final = 1_000  # listed in a report
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One place at which a journal does not prove what it says."""
+    """One place at which a journal fails a check."""
 
     path: Path
     offset: int
@@ -47,7 +55,7 @@ class Problem:
 
 
 class ChainBreak(NamedTuple):
-    """Where more members were silent than a formation can lose: from here on numbers may have been used otherwise."""
+    """A Break: more members were silent than the formation can lose, so numbers from here on may be used twice."""
 
     formation: int
     token: int
@@ -56,7 +64,7 @@ class ChainBreak(NamedTuple):
 
 @dataclass(slots=True)
 class AuditReport:
-    """What verifying one journal found."""
+    """The result of verifying one journal."""
 
     directory: Path
     stripe: int | None = None
@@ -72,29 +80,29 @@ class AuditReport:
     last_token: int | None = None
     released_sequence: int | None = None  # the last one that this site released
     late: int = 0  # messages whose release is marked late
-    digest: bytes = GENESIS  # the head of the chain: equal digests mean equal histories
+    digest: bytes = GENESIS  # of the last entry: equal digests mean equal histories
     unfinished: int = 0  # bytes of an entry that is being written, or was when its writer was killed
     problems: list[Problem] = field(default_factory=list)  # the first of each kind in every segment
-    remarks: list[Problem] = field(default_factory=list)  # what is no damage and yet not as it should be; as many
+    remarks: list[Problem] = field(default_factory=list)  # irregular, but no damage; the first of each kind as well
 
     @property
     def sound(self) -> bool:
-        """Whether everything was proved."""
+        """Whether every check passed."""
         return not self.problems
 
 
-def _untold(_: int) -> None:
-    """Nobody watches."""
+def _no_progress(_: int) -> None:
+    pass
 
 
 def verify(directory: Path | str, *, progress: Progress | None = None) -> AuditReport:
-    """Check the whole chain, that sequence numbers and release marks leave no gap, and what the marks say."""
+    """Check the hash chain, that sequence numbers and release marks leave no gap, and the contents of the marks."""
     directory = JournalReader.open(directory).directory
-    return _Audit(directory, progress or _untold).run()
+    return _Audit(directory, progress or _no_progress).run()
 
 
 class _Audit:
-    """One pass over all segments. `_tip` is None where the segment before gave no end to compare with."""
+    """One pass over all segments. `_tip` is None where the end of the segment before is not known."""
 
     def __init__(self, directory: Path, progress: Progress) -> None:
         self._report = AuditReport(directory)
@@ -102,20 +110,20 @@ class _Audit:
         self._paths = [directory / segment_name(first) for first in first_sequences(directory)]
         self._tip: Tip | None = None
         self._number = -1
-        self._standing: SegmentCheckpoint | None = None  # of the sources, where it is known
-        self._marked: _Marked | None = None
-        self._told: set[str] = set()  # of the present segment
+        self._checkpoint: SegmentCheckpoint | None = None  # after the last segment, where it is known
+        self._marked: _MarkedEntries | None = None
+        self._reported: set[str] = set()  # kinds of findings in the current segment
 
     def run(self) -> AuditReport:
         for path in self._paths:
             self._report.segments += 1
             self._report.size += file_size(path)
-            self._told.clear()
+            self._reported.clear()
             try:
                 self._segment(path)
             except Damaged as damage:
                 self._report.problems.append(Problem(damage.path, damage.offset, damage.sequence, damage.reason))
-                self._tip = self._standing = None
+                self._tip = self._checkpoint = None
         if self._marked is not None:
             self._marked.close()
         return self._report
@@ -133,34 +141,34 @@ class _Audit:
             if rest and not last:
                 raise Damaged(path, replay.end, replay.tip.sequence, "an entry is cut short, and a segment follows")
             self._report.unfinished = rest
-            self._check_standing(replay)
+            self._check_checkpoint(replay)
 
     def _check_header(self, segment: Segment) -> None:
-        """That a segment continues the one before it; where it does not, it is still checked by itself."""
+        """Check that a segment continues the one before it. If it does not, it is still checked by itself."""
         header = segment.header
         tip, sequence = header.tip, header.tip.sequence
-        if not header.is_founded:
+        if not header.has_valid_start:
             self._problem(segment, 0, sequence, "the first segment continues another one")
         owner = self._report.stripe, self._report.site
         if owner not in ((None, None), (header.stripe, header.site)):
             self._problem(segment, 0, sequence, "it belongs to another site or stripe than the segment before it")
         if self._tip is not None and (header.number, tip) != (self._number + 1, self._tip):
             self._problem(segment, 0, self._tip.sequence, what_breaks(header, self._tip, self._number))
-            self._tip = self._standing = None
+            self._tip = self._checkpoint = None
         if self._tip is None:
-            self._restart(segment)
+            self._restart_chain(segment)
         self._tip, self._number = tip, header.number
         self._report.stripe, self._report.site = header.stripe, header.site
 
-    def _restart(self, segment: Segment) -> None:
+    def _restart_chain(self, segment: Segment) -> None:
         if self._marked is not None:
             self._marked.close()
-        self._marked = _Marked(segment)
+        self._marked = _MarkedEntries(segment)
         if self._report.first_sequence is None:
             self._report.first_sequence = segment.header.tip.sequence
 
     def _check_records(self, replay: SegmentReplay) -> None:
-        told = HEADER_SIZE
+        counted = HEADER_SIZE
         for offset, record in replay:
             match record:
                 case Head():
@@ -168,14 +176,14 @@ class _Audit:
                 case Release():
                     self._check_mark(record, replay.segment, offset)
             self._advance(replay.tip)
-            if replay.end - told >= PROGRESS_STEP:
-                self._progress(replay.end - told)
-                told = replay.end
-        self._progress(replay.end - told)
+            if replay.end - counted >= PROGRESS_STEP:
+                self._progress(replay.end - counted)
+                counted = replay.end
+        self._progress(replay.end - counted)
 
     def _count(self, head: Head) -> None:
         report = self._report
-        if not head.turns:
+        if not head.changes_formation:
             report.entries += 1
             report.messages += head.messages
             return
@@ -190,14 +198,14 @@ class _Audit:
         self._report.released_sequence = tip.released - 1
         self._report.digest = tip.digest
 
-    def _check_standing(self, replay: SegmentReplay) -> None:
-        """That the checkpoint says what the order before it says; another one would lead its writer astray."""
-        if replay.checkpoint is not None and self._standing not in (None, replay.checkpoint):
+    def _check_checkpoint(self, replay: SegmentReplay) -> None:
+        """Check the checkpoint against the order before it: a writer that resumes relies on it."""
+        if replay.checkpoint is not None and self._checkpoint not in (None, replay.checkpoint):
             self._problem(replay.segment, HEADER_SIZE, replay.segment.header.tip.sequence, "its checkpoint is wrong")
-        self._standing = replay.standing(self._standing)
+        self._checkpoint = replay.checkpoint_after(self._checkpoint)
 
     def _check_mark(self, mark: Release, segment: Segment, offset: int) -> None:
-        """That a release mark names exactly one entry, and tells the truth about when that was released."""
+        """Check that a release mark names exactly one entry, and that its instants are consistent."""
         assert self._marked is not None
         self._report.late += mark.count if mark.late else 0
         delay = mark.released_at - mark.commit_at
@@ -206,37 +214,37 @@ class _Audit:
         if delay > LATE_AFTER and not mark.late:
             self._problem(segment, offset, mark.sequence, f"it was released {delay} ns late and is not marked late")
         if mark.sequence < self._marked.sequence:
-            return  # of an entry before the place where this pass began
+            return  # of an entry before the start of this chain
         head = self._marked.next()
         if head is None or (head.token, head.sequence, head.messages) != (mark.token, mark.sequence, mark.count):
             raise Damaged(segment.path, offset, mark.sequence, "a release mark names no entry")
         agreed, found = self._marked.commit_delay, mark.commit_at - head.instant
         if agreed not in (None, found):
             self._remark(
-                segment, offset, mark.sequence, f"its commit delay is {found} ns, and its formation says {agreed} ns"
+                segment, offset, mark.sequence, f"its commit delay is {found} ns; its formation has {agreed} ns"
             )
 
     def _problem(self, segment: Segment, offset: int, sequence: int, reason: str) -> None:
-        self._tell(self._report.problems, segment, offset, sequence, reason)
+        self._add_once(self._report.problems, segment, offset, sequence, reason)
 
     def _remark(self, segment: Segment, offset: int, sequence: int, reason: str) -> None:
-        self._tell(self._report.remarks, segment, offset, sequence, reason)
+        self._add_once(self._report.remarks, segment, offset, sequence, reason)
 
-    def _tell(self, told: list[Problem], segment: Segment, offset: int, sequence: int, reason: str) -> None:
-        """Only the first of each kind: a clock that was wrong for a second is not told a thousand times."""
+    def _add_once(self, findings: list[Problem], segment: Segment, offset: int, sequence: int, reason: str) -> None:
+        """Add only the first of each kind per segment: a clock that was wrong for a second is one finding."""
         kind = "".join(character for character in reason if not character.isdigit())
-        if kind not in self._told:
-            self._told.add(kind)
-            told.append(Problem(segment.path, offset, sequence, reason))
+        if kind not in self._reported:
+            self._reported.add(kind)
+            findings.append(Problem(segment.path, offset, sequence, reason))
 
 
-class _Marked:
-    """Follows far behind, from one entry to the next that a release mark names."""
+class _MarkedEntries:
+    """The entries that release marks name. It trails the audit, because marks come after their entries."""
 
     def __init__(self, segment: Segment) -> None:
         tip = segment.header.tip
-        self._trail = Trail(Place(segment.path, HEADER_SIZE, tip.sequence, tip.digest))
-        self.commit_delay: Duration | None = None  # of the formation in which the last entry stands, if that says it
+        self._trail = RecordScanner(Place(segment.path, HEADER_SIZE, tip.sequence, tip.digest))
+        self.commit_delay: Duration | None = None  # of the last entry's formation, where that is timed
 
     @property
     def sequence(self) -> int:
@@ -246,7 +254,7 @@ class _Marked:
         """The next entry with messages."""
         while (step := self._trail.next_head()) is not None:
             offset, head = step
-            if not head.turns:
+            if not head.changes_formation:
                 return head
             self.commit_delay = self._commit_delay(offset, head)
         return None
@@ -255,7 +263,7 @@ class _Marked:
         self._trail.close()
 
     def _commit_delay(self, offset: int, head: Head) -> Duration | None:
-        """The tokens of a timed formation are released at one delay; a layout that is none is another's matter."""
+        """The tokens of a timed formation share one commit delay. A malformed layout is reported elsewhere."""
         with suppress(Malformed):
             stored = self._trail.segment.stored(offset, head, head.sequence)
             change = decode_entry(stored[: head.encoded_size])
@@ -286,7 +294,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """From where to where one journal holds the order, and how much of what another one holds it lacks."""
+    """The range of the order that one journal holds, and how much of the others' it lacks."""
 
     directory: Path
     first_sequence: int
@@ -296,13 +304,13 @@ class Extent:
 
     @property
     def complete(self) -> bool:
-        """Whether it holds everything that any of them holds."""
+        """Whether it holds everything that any of the journals holds."""
         return not self.lacks_before and not self.lacks_behind
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What several journals have in common. One that has not come as far as another is not a difference."""
+    """What several journals have in common. A journal that ends earlier than another is not a difference."""
 
     entries: int
     messages: int
@@ -318,12 +326,12 @@ class Comparison:
 
     @property
     def level(self) -> bool:
-        """Whether they also begin and end alike."""
+        """Whether they also begin and end at the same place."""
         return all(extent.complete for extent in self.extents)
 
 
 def compare(directories: Sequence[Path | str], *, progress: Progress | None = None) -> Comparison:
-    """Whether these journals hold the same ordered content, from the latest beginning to the earliest end."""
+    """Compare the ordered content of these journals, from the latest beginning to the earliest end."""
     journals = [JournalReader.open(directory) for directory in directories]
     beginnings = [_beginning(journal) for journal in journals]
     begun = [beginning for beginning in beginnings if beginning is not None]
@@ -334,8 +342,8 @@ def compare(directories: Sequence[Path | str], *, progress: Progress | None = No
         readers = []
         for journal in journals:
             cursor = opened.enter_context(journal.seek(start.sequence, ordered=True))
-            readers.append(_Reader(cursor.everything(), position_of(start)))
-        comparison = _compare(readers, start.sequence, progress or _untold)
+            readers.append(_EntryReader(cursor.everything(), position_of(start)))
+        comparison = _compare(readers, start.sequence, progress or _no_progress)
     return replace(comparison, extents=_extents(journals, [beginning.sequence for beginning in begun]))
 
 
@@ -348,8 +356,8 @@ def _content(entry: JournalEntry | FormationChanged) -> Content:
     return entry.ordered if isinstance(entry, JournalEntry) else entry.change
 
 
-class _Reader:
-    """One journal that is being compared, entry by entry from a position on."""
+class _EntryReader:
+    """One journal of a comparison, entry by entry from a position on."""
 
     def __init__(self, entries: Iterator[JournalEntry | FormationChanged], start: Position) -> None:
         self._entries = entries
@@ -366,7 +374,7 @@ class _Reader:
         self.entry = next(self._entries, None)
 
 
-def _compare(readers: Sequence[_Reader], start: int, progress: Progress) -> Comparison:
+def _compare(readers: Sequence[_EntryReader], start: int, progress: Progress) -> Comparison:
     entries, messages, last = 0, 0, start - 1
     while (row := [reader.entry for reader in readers if reader.entry is not None]) and len(row) == len(readers):
         content = readers[0].content
@@ -405,7 +413,7 @@ def _first_unlike(one: Content, other: Content) -> tuple[int, str]:
         if mine != theirs and None not in (mine, theirs):
             return one.sequence, f"{name} is {mine} in one and {theirs} in the other"
     if isinstance(one, FormationChange) and isinstance(other, FormationChange):
-        return one.sequence, f"formation {one.formation} has one layout in one and another in the other"
+        return one.sequence, f"formation {one.formation} has different layouts"
     if isinstance(one, FormationChange) or isinstance(other, FormationChange):
         return one.sequence, "the formation changes here in one and not in the other"
     for span, twin in zip(one.spans, other.spans, strict=False):
@@ -421,6 +429,6 @@ def _first_unlike_body(one: Span, other: Span) -> tuple[int, str]:
     sequence = one.sequence
     for position, (body, twin) in enumerate(zip(one.bodies, other.bodies, strict=False)):
         if body != twin or one.counts[position] != other.counts[position]:
-            return sequence, f"source {one.source} says different things under the same number"
+            return sequence, f"source {one.source} has different messages with the same number"
         sequence += one.counts[position]
     return sequence, f"source {one.source} has more messages in one than in the other"

@@ -1,9 +1,9 @@
-"""What opening for writing does to a journal whose writer died: cut the torn tail off, and find where it stands.
+"""Opening a journal whose writer died: set the torn tail aside, and find where writing resumes.
 
-A crash tears only the end: the last segment, and the one before it while the last one has no checkpoint, since a
-checkpoint says that the disk has confirmed everything before its segment. What cannot be proved there is cut off, but
-not destroyed: it is set aside in files beside the segments. Damage anywhere else is no crash's doing; it is refused,
-and nothing is touched.
+A crash can tear only the end: the last segment, and the one before it while the last one has no checkpoint, because a
+checkpoint means that the disk has confirmed everything before its segment. What fails the checks there is moved to
+files beside the segments, not destroyed. Damage anywhere else is not caused by a crash: opening fails, and nothing is
+changed.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ TORN_MAX: Final = 2  # segments that a crash can tear: the last ones
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """What was taken off the end of a journal."""
+    """The bytes that recovery removed from the end of a journal."""
 
     path: Path
     offset: int
@@ -32,58 +32,58 @@ class TornTail:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """The checkpoint that a segment does not have yet, since its writer died before the disk had confirmed the rest."""
+class MissingCheckpoint:
+    """A checkpoint that has still to be written: the writer died before the disk had confirmed the segment before."""
 
     checkpoint: SegmentCheckpoint
     previous: bytes  # the digest that it continues
-    preceding: Path  # the segment that has to be confirmed before it is written
+    preceding: Path  # the segment that has to be synced before it is written
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where writing goes on: the last segment, proved record by record, and what the order says up to its end."""
+    """Where writing resumes: the last segment, checked record by record, and the state of the order at its end."""
 
     path: Path
     number: int
     tip: Tip
     size: int  # bytes
     entries: int  # at least one
-    turned: bool  # the last of them changes the formation
+    ends_with_formation: bool  # whether the last of them changes the formation
     ordered_through: int  # the token of the last messages
-    standing: SegmentCheckpoint
-    owed: Owed | None
+    state: SegmentCheckpoint  # of the sources and the formation, at the end
+    missing_checkpoint: MissingCheckpoint | None
 
 
 def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption | None, TornTail | None]:
-    """Where writing goes on (None: at the beginning), and what was cut off before."""
+    """Where writing resumes (None: the journal is empty), and what was removed."""
     try:
         complete_truncation(directory)
     except OSError as error:
         raise UserError(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
     paths = [directory / segment_name(first) for first in first_sequences(directory)]
-    replay, damage = _last_whole(paths)
+    replay, damage = _last_valid_segment(paths)
     if replay is not None:
         _check_owner(replay, directory, stripe=stripe, site=site)
     resumption = None if replay is None else _resumption(paths, replay)
-    return resumption, _cut_behind(paths, replay, damage)
+    return resumption, _set_tail_aside(paths, replay, damage)
 
 
-def _last_whole(paths: list[Path]) -> tuple[SegmentReplay | None, Damaged | None]:
-    """The segment with which the proved part of the journal ends, and what was met behind its end."""
+def _last_valid_segment(paths: list[Path]) -> tuple[SegmentReplay | None, Damaged | None]:
+    """The segment with which the valid part of the journal ends, and the damage after it, if any."""
     damage = None
     for back, path in enumerate(reversed(paths), 1):
         if back > TORN_MAX:
-            return _finished(path, paths[-TORN_MAX]), damage
+            return _confirmed_segment(path, paths[-TORN_MAX]), damage
         replay, found = _scan(path)
         damage = found or damage
-        if replay is not None and (back > 1 or _is_founded(paths, replay)):
+        if replay is not None and (back > 1 or _continues_predecessor(paths, replay)):
             return replay, damage
     return None, damage
 
 
-def _finished(path: Path, following: Path) -> SegmentReplay:
-    """A segment that no crash can tear: the disk has confirmed it."""
+def _confirmed_segment(path: Path, following: Path) -> SegmentReplay:
+    """A segment that the disk has confirmed, so that no crash can have torn it."""
     replay, damage = _scan(path)
     if damage is not None:
         raise damage
@@ -94,7 +94,7 @@ def _finished(path: Path, following: Path) -> SegmentReplay:
 
 
 def _scan(path: Path) -> tuple[SegmentReplay | None, Damaged | None]:
-    """The proved part of a segment (None: not even one entry), and what ended it, if that is more than its end."""
+    """The valid part of a segment (None: not one entry), and the damage that ended it, if any."""
     replay = None
     try:
         with Segment(path) as segment:
@@ -106,12 +106,12 @@ def _scan(path: Path) -> tuple[SegmentReplay | None, Damaged | None]:
     return replay if replay.entries else None, None
 
 
-def _is_founded(paths: list[Path], last: SegmentReplay) -> bool:
-    """Whether what comes before the last segment is known to be there."""
+def _continues_predecessor(paths: list[Path], last: SegmentReplay) -> bool:
+    """Whether the last segment continues a complete segment, or has a checkpoint that says so."""
     if last.checkpoint is not None or last.segment.header.number == 0:
         return True
     if len(paths) < 2:
-        raise _baseless(paths[-1])
+        raise _no_predecessor(paths[-1])
     earlier, damage = _scan(paths[-2])
     whole = earlier is not None and damage is None and earlier.end == file_size(paths[-2])
     return whole and earlier is not None and earlier.tip == last.segment.header.tip
@@ -129,59 +129,59 @@ def _check_owner(replay: SegmentReplay, directory: Path, *, stripe: int, site: N
 
 def _resumption(paths: list[Path], replay: SegmentReplay) -> Resumption:
     path, header = replay.segment.path, replay.segment.header
-    owed, standing = None, replay.standing(None)
-    if standing is None:
+    missing, state = None, replay.checkpoint_after(None)
+    if state is None:
         index = paths.index(path)
-        owed = Owed(_standing_before(paths, index), header.tip.digest, paths[index - 1])
-        standing = _merged(replay, owed.checkpoint)
+        missing = MissingCheckpoint(_checkpoint_before(paths, index), header.tip.digest, paths[index - 1])
+        state = _state_after(replay, missing.checkpoint)
     return Resumption(
         path,
         header.number,
         replay.tip,
         replay.end,
         replay.entries,
-        replay.turned,
+        replay.ends_with_formation,
         replay.ordered_through,
-        standing,
-        owed,
+        state,
+        missing,
     )
 
 
-def _standing_before(paths: list[Path], index: int) -> SegmentCheckpoint:
-    """Where the order had left every source before a segment without a checkpoint: from the one before it."""
+def _checkpoint_before(paths: list[Path], index: int) -> SegmentCheckpoint:
+    """The checkpoint of a segment that has none yet, from the segment before it."""
     if index == 0:
-        raise _baseless(paths[0])
-    earlier = _finished(paths[index - 1], paths[index])
-    return earlier.standing(None) or _merged(earlier, _standing_before(paths, index - 1))
+        raise _no_predecessor(paths[0])
+    earlier = _confirmed_segment(paths[index - 1], paths[index])
+    return earlier.checkpoint_after(None) or _state_after(earlier, _checkpoint_before(paths, index - 1))
 
 
-def _merged(replay: SegmentReplay, before: SegmentCheckpoint) -> SegmentCheckpoint:
-    standing = replay.standing(before)
-    assert standing is not None
-    return standing
+def _state_after(replay: SegmentReplay, before: SegmentCheckpoint) -> SegmentCheckpoint:
+    state = replay.checkpoint_after(before)
+    assert state is not None
+    return state
 
 
-def _baseless(path: Path) -> Damaged:
+def _no_predecessor(path: Path) -> Damaged:
     return Damaged(path, HEADER_SIZE, int(path.stem), "it has no checkpoint, and no segment precedes it")
 
 
-def _cut_behind(paths: list[Path], replay: SegmentReplay | None, damage: Damaged | None) -> TornTail | None:
-    """Set aside what follows the proved part, the last first; a segment without one whole entry goes as a whole."""
+def _set_tail_aside(paths: list[Path], replay: SegmentReplay | None, damage: Damaged | None) -> TornTail | None:
+    """Move what follows the valid part aside, the last segment first; a segment without one whole entry moves whole."""
     kept = 0 if replay is None else paths.index(replay.segment.path) + 1
     reason = damage.reason if damage is not None else "an entry is cut short"
-    cut = None
+    removed = None
     try:
         for path in reversed(paths[kept:]):
             aside, size = aside_name(path, 0), file_size(path)
             path.rename(aside)
-            cut = TornTail(path, 0, size, int(path.stem), reason, aside)
+            removed = TornTail(path, 0, size, int(path.stem), reason, aside)
         if replay is not None and replay.end < (size := file_size(replay.segment.path)):
             path = replay.segment.path
-            cut = TornTail(
+            removed = TornTail(
                 path, replay.end, size - replay.end, replay.tip.sequence, reason, move_tail(path, replay.end)
             )
-        if cut is not None:
-            sync_directory(cut.path.parent)
+        if removed is not None:
+            sync_directory(removed.path.parent)
     except OSError as error:
         raise UserError(f"journal file {str(paths[-1])!r} is torn and cannot be repaired ({error.strerror})") from None
-    return cut
+    return removed

@@ -19,7 +19,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment
 from fairtape.wire.frames import NodeId
 
 POLL_PERIOD: Final = 10 * MILLISECOND  # between two reads of a journal that was read to its end
@@ -164,12 +164,12 @@ def released_end(journal: JournalReader) -> int:
         return 1
     with Segment(paths[-1]) as segment:
         tip = segment.header.tip
-    trail = Trail(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
+    scanner = RecordScanner(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
     released = tip.released
     try:
-        while (step := trail.step()) is not None:
+        while (step := scanner.next_record()) is not None:
             if isinstance(mark := step[1], Release):
                 released = mark.sequence + mark.count
     finally:
-        trail.close()
+        scanner.close()
     return released

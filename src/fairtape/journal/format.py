@@ -1,35 +1,35 @@
-"""The bytes of a journal. This module is normative for them, with `fairtape.core.entries`; it touches no file.
+"""The bytes of a journal. This module and `fairtape.core.entries` are normative; no file is touched here.
 
-A journal is a directory of segments, each named for the first sequence number that it holds:
+A journal is a directory of segments, each named for its first sequence number:
 
     0000000000000000001.segment
     ┌────────┬──────────────┬────────────┬────────────┬────────────┬──────────┬────────────┬──────────┬───
     │ header │ FORMATION(1) │ ORDERED(e) │ CHECKPOINT │ ORDERED(f) │ RELEASED │ ORDERED(g) │ RELEASED │ …
     └────────┴──────────────┴────────────┴────────────┴────────────┴─────(e)──┴────────────┴─────(f)──┴───
 
-Every record is a head of `HEAD_SIZE` bytes under its own CRC, what the head announces, and a digest of 32 bytes. So a
-reader can hop from record to record without reading bodies, and a length that a disk altered is never mistaken for a
-record that is still being written. The digest is SHA-256(previous ‖ head ‖ rest); what `previous` is makes the kinds:
+Every record is a head of `HEAD_SIZE` bytes with its own CRC, a body of the size that the head names, and a digest of 32
+bytes. So a reader can scan heads without reading bodies, and a corrupted length is never mistaken for a record that is
+still being written. The digest is SHA-256(previous ‖ head ‖ body). The kinds of records differ in `previous`:
 
     ORDERED, FORMATION  `fairtape.core.entries`: equal at every site, byte for byte. `previous` is the digest of the
-                        entry before, of either kind, so that the last one speaks for the whole order; the first of a
-                        journal continues GENESIS
-    RELEASED(e)         what this site did with Msg(e); differs between sites. `previous` is the digest of the site's
-                        mark before, so that no mark is altered or taken out unseen; the first continues
+                        entry before, of either kind, so that the last digest identifies the whole order; the first
+                        entry of a journal continues GENESIS
+    RELEASED(e)         this site's release mark of Msg(e); differs between sites. `previous` is the digest of the
+                        site's mark before, so that an altered or removed mark is detected; the first continues
                         SHA-256(GENESIS ‖ site number)
-    CHECKPOINT          where the order had left every source before this segment, and the last change of formation
-                        before it: what a writer has to know to go on, so that it need not read the whole journal.
-                        Derived from the order, outside its chain; `previous` is the last digest before the segment.
-                        Its body is the size of that change (4; 0 where there is none), the change as an entry, and per
-                        source, ascending: source 4, incarnation 8, next number 8
+    CHECKPOINT          the position of every source before this segment, and the last change of formation before it: a
+                        writer that resumes need not read the whole journal. Derived from the order, outside its chain;
+                        `previous` is the last digest before the segment. The body is the size of that change (4 bytes;
+                        0 where there is none), the change as an entry, and per source, ascending: source 4,
+                        incarnation 8, next number 8
 
-The header says whose journal it is and repeats where it stood before this segment (`Tip`), so that every segment can
-be proved alone and put into its place. What stands at one sequence number stands in one segment: a new one never
-begins right after a FORMATION, so names are unique and a place is found by its number.
+The header names the stripe and the site, and repeats the journal's `Tip` before this segment, so that every segment can
+be checked and ordered by itself. All records at one sequence number are in one segment: a new segment never begins
+right after a FORMATION. So names are unique, and a segment is found by a sequence number.
 
-A checkpoint is written once the disk has confirmed everything before its segment, and a segment has its checkpoint
-before the next one begins (the first segment of all needs none). So a power failure can tear the last segment, and the
-one before it only while the last one has no checkpoint.
+A checkpoint is written once the disk has confirmed everything before its segment, and before the next segment begins
+(the first segment of a journal needs none). So a power failure can tear the last segment, and the one before it only
+while the last one has no checkpoint.
 
 All integers are big-endian. Decoders raise `Malformed` and nothing else, whatever the bytes.
 """
@@ -65,7 +65,7 @@ VERSION: Final = 2
 SUFFIX: Final = ".segment"
 GENESIS: Final = bytes(32)
 DIGEST_SIZE: Final = 32
-SOURCES_MAX: Final = 1 << 20  # whose place in the order is kept
+SOURCES_MAX: Final = 1 << 20  # of one checkpoint
 
 _RELEASED_KIND: Final = b"R"
 _CHECKPOINT_KIND: Final = b"C"
@@ -85,11 +85,11 @@ MARK_SIZE: Final = HEAD_SIZE + DIGEST_SIZE
 assert _RELEASED.size == _CHECKPOINT.size == HEAD_SIZE - _CRC_SIZE
 
 Streams: TypeAlias = Mapping[NodeId, tuple[int, int]]
-"""Of each source: its latest incarnation in the order, and the number of its next message."""
+"""By source: its latest incarnation in the order, and the number of its next message."""
 
 
 class Damaged(UserError):
-    """A journal that does not prove what it says: which file, at which byte, from which sequence number on, and why."""
+    """A journal file fails a check: names the file, the byte, the first sequence number concerned and the reason."""
 
     def __init__(self, path: Path, offset: int, sequence: int, reason: str) -> None:
         super().__init__(f"{path} is damaged at byte {offset}, sequence {sequence}: {reason}")
@@ -100,16 +100,16 @@ class Damaged(UserError):
 
 
 class OtherVersion(Malformed):
-    """A segment that another release of this program wrote."""
+    """A segment in another version of the format."""
 
 
 class Tip(NamedTuple):
-    """Where a journal stands: what the next entry and the next release mark must continue."""
+    """The end of a journal: what the next entry and the next release mark must continue."""
 
     formation: int  # of the last entry; may be -1 before the first
-    token: int  # the order is held up to this one
-    sequence: int  # the number that the next message bears
-    latest_at: Instant  # the latest t_e so far: tokens of one loop are scheduled, those of RMP bear their sites' clocks
+    token: int  # the order is complete up to this one
+    sequence: int  # of the next message
+    latest_at: Instant  # the latest t_e so far: tokens of one loop are scheduled, those of RMP have their sites' clocks
     digest: bytes  # of the last entry
     released: int  # the number at which the next release mark begins
     released_token: int  # of the last release mark; of the beginning while there is none
@@ -117,43 +117,44 @@ class Tip(NamedTuple):
 
     @classmethod
     def before(cls, entry: Entry, site: NodeId) -> "Tip":
-        """Where a journal of this site begins whose first entry this is."""
+        """The tip of this site's journal before its first entry."""
         token, sequence = entry.token - 1, entry.sequence
         return cls(entry.formation - 1, token, sequence, 0, GENESIS, sequence, token, first_mark(site))
 
     @property
     def position(self) -> Position:
-        """Of the last entry."""
         return Position(self.formation, self.token)
 
-    def ordered(
+    def after_messages(
         self, *, formation: int, token: int, sequence: int, end: int, acknowledged_at: Instant, digest: bytes
     ) -> "Tip":
-        """After Msg(e)."""
+        """The tip after Msg(e)."""
         if sequence != self.sequence:
-            raise Malformed(f"an entry begins with sequence {sequence}, and {self.sequence} is next")
+            raise Malformed(f"an entry begins with sequence {sequence}; {self.sequence} is next")
         if token <= self.token:
             raise Malformed(f"token {token} after token {self.token}")
         if formation != self.formation and self.digest != GENESIS:
-            raise Malformed(f"a token of formation {formation} while formation {self.formation} stands")
+            raise Malformed(f"a token of formation {formation} while formation {self.formation} is in force")
         latest_at = max(self.latest_at, acknowledged_at)
         return Tip(formation, token, end, latest_at, digest, self.released, self.released_token, self.marks)
 
-    def turned(self, *, formation: int, token: int, sequence: int, digest: bytes) -> "Tip":
-        """After a change of formation: the order is known up to its first token, and nothing is added to it."""
+    def after_formation(self, *, formation: int, token: int, sequence: int, digest: bytes) -> "Tip":
+        """The tip after a change of formation: the order is complete up to its first token, and gains no message."""
         if sequence != self.sequence:
-            raise Malformed(f"a formation begins with sequence {sequence}, and {self.sequence} is next")
+            raise Malformed(f"a formation begins with sequence {sequence}; {self.sequence} is next")
         if token <= self.token:
             raise Malformed(f"a formation begins with token {token} after token {self.token}")
         if formation <= self.formation:
             raise Malformed(f"formation {formation} after formation {self.formation}")
         return self._replace(formation=formation, token=token - 1, digest=digest)
 
-    def follow(self, head: Head, digest: bytes) -> "Tip":
-        """After the entry with this head."""
-        if head.turns:
-            return self.turned(formation=head.formation, token=head.token, sequence=head.sequence, digest=digest)
-        return self.ordered(
+    def after_entry(self, head: Head, digest: bytes) -> "Tip":
+        """The tip after the entry with this head."""
+        if head.changes_formation:
+            return self.after_formation(
+                formation=head.formation, token=head.token, sequence=head.sequence, digest=digest
+            )
+        return self.after_messages(
             formation=head.formation,
             token=head.token,
             sequence=head.sequence,
@@ -162,20 +163,18 @@ class Tip(NamedTuple):
             digest=digest,
         )
 
-    def release(self, mark: Release, digest: bytes) -> "Tip":
-        """After this release mark."""
+    def after_release(self, mark: Release, digest: bytes) -> "Tip":
+        """The tip after this release mark."""
         end = mark.sequence + mark.count
         if mark.sequence != self.released:
-            raise Malformed(f"a release mark begins with sequence {mark.sequence}, and {self.released} is next")
+            raise Malformed(f"a release mark begins with sequence {mark.sequence}; {self.released} is next")
         if end > self.sequence:
-            raise Malformed(
-                f"a release mark reaches sequence {end - 1}, and nothing is ordered from {self.sequence} on"
-            )
+            raise Malformed(f"a release mark reaches sequence {end - 1}; nothing is ordered from {self.sequence} on")
         return Tip(*self[:5], end, mark.token, digest)
 
 
 class Owner(NamedTuple):
-    """Whose a journal is."""
+    """The stripe and the site of a journal."""
 
     stripe: int
     site: NodeId
@@ -186,7 +185,7 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The beginning of a segment: whose it is, and where the journal stood before it."""
+    """The beginning of a segment: its owner, and the journal's tip before it."""
 
     stripe: int
     site: NodeId
@@ -195,25 +194,24 @@ class SegmentHeader:
 
     @property
     def owner(self) -> Owner:
-        """Whose journal it belongs to."""
         return Owner(self.stripe, self.site)
 
     @property
-    def is_founded(self) -> bool:
-        """Whether the first segment of a journal continues nothing, as it must; later ones continue another."""
+    def has_valid_start(self) -> bool:
+        """Whether a first segment continues nothing, as it must. Always true of later segments."""
         return self.number > 0 or (self.tip.digest, self.tip.marks) == (GENESIS, first_mark(self.site))
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheckpoint:
-    """Where the order had left every source, and which formation stood, before a segment."""
+    """The position of every source, and the formation in force, before a segment."""
 
     streams: Streams
     change: FormationChange | None
 
 
 class CheckpointHead(NamedTuple):
-    """The head of a checkpoint."""
+    """The decoded head of a checkpoint record."""
 
     sources: int
     size: int  # bytes between this head and the digest
@@ -223,17 +221,17 @@ Record: TypeAlias = Head | Release | CheckpointHead
 
 
 def stored_size(record: Record) -> int:
-    """Bytes that a record takes in its segment."""
+    """The size of a record in its segment, in bytes."""
     return MARK_SIZE if isinstance(record, Release) else MARK_SIZE + record.size
 
 
 def segment_name(sequence: int) -> str:
-    """The file that begins with this sequence number. Names sort as numbers do."""
+    """The name of the segment that begins with this sequence number. Names sort like numbers."""
     return f"{sequence:019d}{SUFFIX}"
 
 
 def sequence_of(name: str) -> int | None:
-    """The sequence number that a segment's name bears; None for any other file."""
+    """The sequence number in a segment's name; None for any other file."""
     digits = name.removesuffix(SUFFIX)
     if len(digits) == 19 and digits.isascii() and digits.isdigit() and name == segment_name(int(digits)):
         return int(digits)
@@ -248,12 +246,12 @@ def link(previous: bytes, encoded: bytes) -> bytes:
 
 
 def first_mark(site: NodeId) -> bytes:
-    """What the first release mark of a site continues."""
+    """The digest that the first release mark of a site continues."""
     return link(GENESIS, _SITE.pack(site))
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The first bytes of a segment."""
+    """The header of a segment as bytes."""
     tip = header.tip
     return close_head(
         _HEADER.pack(
@@ -275,7 +273,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes) -> SegmentHeader:
-    """The value of a segment's first bytes."""
+    """The header in a segment's first bytes. Raises `OtherVersion`, or `Malformed`."""
     if data[: len(MAGIC)] != MAGIC or len(data) < _BEGIN.size:
         raise Malformed("this is not a segment of a fairtape journal")
     _, version = _BEGIN.unpack_from(data)
@@ -290,16 +288,16 @@ def decode_header(data: bytes) -> SegmentHeader:
 
 
 def _check_older(data: bytes, version: int) -> None:
-    """Tell a segment of an older version from one whose version was altered: the older one has its own checksum."""
+    """Distinguish an older version from a corrupted version number: an older header has a valid checksum."""
     size = _OLDER_HEADER_SIZES.get(version)
     if size is not None:
         open_head(data[: size + _CRC_SIZE], size, "the segment header")
         raise OtherVersion(f"journal version {version}; this program reads version {VERSION}")
-    raise Malformed(f"the segment header names a version {version}")
+    raise Malformed(f"the segment header has the unknown version {version}")
 
 
 def encode_release(release: Release) -> bytes:
-    """One site's release mark, without its digest."""
+    """A release mark, without its digest."""
     return close_head(
         _RELEASED.pack(
             _RELEASED_KIND,
@@ -325,12 +323,12 @@ def encode_checkpoint(checkpoint: SegmentCheckpoint) -> bytes:
 
 
 def is_mark(head: bytes) -> bool:
-    """Whether this is a whole release mark, whatever it says."""
+    """Whether these bytes are a release mark with a valid checksum; its fields are not checked."""
     return head[:1] == _RELEASED_KIND and int.from_bytes(head[_RELEASED.size :]) == crc32(head[: _RELEASED.size])
 
 
 def decode_record(data: bytes) -> Record:
-    """The head of an entry or of a checkpoint, or a whole release mark: all are `HEAD_SIZE` bytes."""
+    """The head of an entry or of a checkpoint, or a release mark: all have `HEAD_SIZE` bytes."""
     match data[:1]:
         case kind if kind == _RELEASED_KIND:
             return _decode_release(open_head(data, _RELEASED.size, "a release mark"))
@@ -359,14 +357,14 @@ def _decode_checkpoint_head(head: bytes) -> CheckpointHead:
 
 
 def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> SegmentCheckpoint:
-    """A checkpoint from its encoding, which begins with the bytes of `head`."""
+    """The checkpoint in its encoding, which begins with the bytes of `head`."""
     if len(encoded) != HEAD_SIZE + head.size:
-        raise Malformed("a checkpoint is not as long as its head says")
+        raise Malformed("a checkpoint does not have the size in its head")
     change_at = HEAD_SIZE + _CHANGE_SIZE.size
     (change_size,) = _CHANGE_SIZE.unpack_from(encoded, HEAD_SIZE)
     rows_at = change_at + change_size
     if rows_at + head.sources * _ROW.size != len(encoded):
-        raise Malformed("a checkpoint is not filled")
+        raise Malformed("a checkpoint has another size than its rows need")
     rows = list(_ROW.iter_unpack(encoded[rows_at:]))
     if any(one[0] >= other[0] for one, other in pairwise(rows)):
         raise Malformed("the sources of a checkpoint do not ascend")
@@ -374,5 +372,5 @@ def decode_checkpoint(head: CheckpointHead, encoded: bytes) -> SegmentCheckpoint
         raise Malformed("the numbers of a checkpoint are out of bounds")
     change = decode_entry(encoded[change_at:rows_at]) if change_size else None
     if not isinstance(change, FormationChange | None):
-        raise Malformed("a checkpoint names something else than a formation")
+        raise Malformed("a checkpoint holds an entry that is no formation")
     return SegmentCheckpoint({source: (incarnation, following) for source, incarnation, following in rows}, change)

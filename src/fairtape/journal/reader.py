@@ -1,8 +1,8 @@
 """Reading a journal: what one site released, or everything that it holds in order; by sequence number or by time.
 
-A reader asks nothing of the writer and may follow it: an iteration ends with the last whole entry, and iterating over
-the same cursor again goes on from there. Every entry is checked against the chain before anybody sees it, so what is
-read is what was written, or `Damaged` says where it is not. At most one entry is in memory.
+A reader needs nothing from the writer and may follow it: an iteration ends with the last whole entry, and iterating
+over the same cursor again continues from there. Every entry is checked against the hash chain before it is returned;
+if it fails, `Damaged` says where. At most one entry is in memory.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,9 +20,9 @@ from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_na
 from fairtape.journal.segments import (
     Index,
     Place,
+    RecordScanner,
     Segment,
     Summary,
-    Trail,
     file_size,
     first_sequences,
     is_beyond,
@@ -32,29 +32,29 @@ from fairtape.wire.blocks import MESSAGE_MAX, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
 INDEXES_MAX: Final = 64  # segments whose index is kept
-LEAD_IN_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to look back for the beginning of a long message
+LOOK_BACK_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to search backward for the start of a long message
 
 Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class FormationChanged:
-    """A change of formation, where it stands in the order."""
+    """A change of formation, at its place in the order."""
 
     change: FormationChange
     encoded: bytes  # the canonical encoding: equal at every site
-    path: Path  # where it stands
+    path: Path  # of the segment
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Msg(e) and, once this site released it, when it did."""
+    """Msg(e), and its release mark once this site has released it."""
 
     ordered: Ordered
     release: Release | None
     encoded: bytes  # the canonical encoding: equal at every site
-    path: Path  # where it stands
+    path: Path  # of the segment
     offset: int
 
     @property
@@ -64,7 +64,7 @@ class JournalEntry:
 
 
 class JournalMessage(NamedTuple):
-    """One message as an application meets it. What belongs to the release is None or false while there is none."""
+    """One message as an application gets it. Fields of the release are None or false before the release."""
 
     sequence: int
     source: NodeId
@@ -79,15 +79,15 @@ class JournalMessage(NamedTuple):
 
 
 class Cursor:
-    """A place in a journal. Iterating goes on from there to the last whole entry; so does iterating again, later."""
+    """A place in a journal. Each iteration continues from there to the last whole entry."""
 
     def __init__(self, journal: "JournalReader", *, from_sequence: int, since: Instant | None, ordered: bool) -> None:
         self._journal = journal
         self._from_sequence = from_sequence
         self._since = since
         self._ordered = ordered
-        self._entries: Trail | None = None
-        self._marks: Trail | None = None  # runs ahead over heads alone, so that no entry waits in memory for its mark
+        self._entries: RecordScanner | None = None
+        self._marks: RecordScanner | None = None  # scans heads ahead, so that no entry waits in memory for its mark
         self._mark: Release | None = None  # found, but of a later entry
         self._previous = b""
 
@@ -107,14 +107,13 @@ class Cursor:
         self.close()
 
     def close(self) -> None:
-        """Give the files back."""
-        for trail in (self._entries, self._marks):
-            if trail is not None:
-                trail.close()
+        for scanner in (self._entries, self._marks):
+            if scanner is not None:
+                scanner.close()
         self._entries = self._marks = None
 
     def _next(self) -> JournalEntry | FormationChanged | None:
-        if self._entries is None and not self._settle():
+        if self._entries is None and not self._open_scanners():
             return None
         assert self._entries is not None
         due = self._entries.sequence
@@ -123,35 +122,35 @@ class Cursor:
             return None
         found = self._read(self._entries, mark)
         if not self._ordered and isinstance(found, JournalEntry) and found.release is None:
-            raise Damaged(found.path, found.offset, due, "it was passed over by the release marks")
+            raise Damaged(found.path, found.offset, due, "the release marks skip it")
         return found
 
-    def _settle(self) -> bool:
-        """Find the place; it may lie in a journal that has no entry yet."""
+    def _open_scanners(self) -> bool:
+        """Whether the place exists; a journal without entries has none yet."""
         place = self._journal.place(self._from_sequence, self._since)
         if place is None:
             return False
-        self._begin(place)
+        self._start_at(place)
         self._previous = place.previous
         return True
 
-    def _begin(self, place: Place) -> None:
+    def _start_at(self, place: Place) -> None:
         owner = self._journal.owner()
-        self._entries, self._marks = Trail(place, owner), Trail(place, owner)
+        self._entries, self._marks = RecordScanner(place, owner), RecordScanner(place, owner)
 
     def _next_mark(self, due: int) -> Release | None:
-        """The first release mark of the entry at `due` or of a later one, as far as the journal goes."""
+        """The first release mark of the entry at `due` or of a later one, if there is one yet."""
         assert self._marks is not None
         try:
             mark = self._seek_mark(self._marks, due)
-            cut = mark is None and self._marks.is_cut
+            truncated = mark is None and self._marks.is_truncated
         except Damaged:
-            cut = True  # it may have grown again since; if it is damaged indeed, we shall meet that again
-        return self._seek_mark(self._return(), due) if cut else mark
+            truncated = True  # and grown again since; real damage is found again below
+        return self._seek_mark(self._rescan_marks(), due) if truncated else mark
 
-    def _seek_mark(self, marks: Trail, due: int) -> Release | None:
+    def _seek_mark(self, marks: RecordScanner, due: int) -> Release | None:
         while self._mark is None or self._mark.sequence < due:
-            step = marks.step()
+            step = marks.next_record()
             if step is None:
                 return None
             _, record = step
@@ -159,26 +158,26 @@ class Cursor:
                 self._mark = record
         return self._mark
 
-    def _return(self) -> Trail:
-        """The journal was cut before the place up to which marks were looked for: look again from where we are."""
+    def _rescan_marks(self) -> RecordScanner:
+        """The journal was truncated before the end of the scan for marks: scan again from the current entry."""
         assert self._entries is not None
         entries = self._entries
         place = Place(entries.segment.path, entries.offset, entries.sequence, self._previous)
-        if entries.is_cut:
-            raise entries.damaged(entries.offset, "it was cut off while it was being read")
+        if entries.is_truncated:
+            raise entries.damaged(entries.offset, "it was truncated while it was being read")
         self.close()
-        self._begin(place)
+        self._start_at(place)
         assert self._marks is not None
         self._mark = None
         return self._marks
 
-    def _read(self, trail: Trail, mark: Release | None) -> JournalEntry | FormationChanged | None:
-        step = trail.next_head()
+    def _read(self, scanner: RecordScanner, mark: Release | None) -> JournalEntry | FormationChanged | None:
+        step = scanner.next_head()
         if step is None:
             return None
         offset, head = step
-        path = trail.segment.path
-        encoded, self._previous = trail.segment.encoded(offset, head, self._previous, head.sequence)
+        path = scanner.segment.path
+        encoded, self._previous = scanner.segment.encoded(offset, head, self._previous, head.sequence)
         try:
             content = decode_body(head, encoded)
         except Malformed as error:
@@ -214,7 +213,7 @@ class JournalReader:
         return [self.directory / segment_name(first) for first in self._firsts()]
 
     def owner(self) -> Owner | None:
-        """Whose it is, by the first segment that can say so; None while there is none. It does not change."""
+        """The owner, by the first readable segment; None while there is none. It does not change."""
         damage: Damaged | None = None
         for path in self.paths() if self._owner is None else ():
             try:
@@ -228,22 +227,22 @@ class JournalReader:
         return self._owner
 
     def summaries(self) -> Iterator[Summary]:
-        """What `ls` shows of each segment."""
+        """A summary of each segment."""
         return map(summarize, self.paths())
 
     def entries(self, *, from_sequence: int = 1, since: Instant | None = None, ordered: bool = False) -> Cursor:
-        """Entries from the one that holds `from_sequence` on, or from the first acknowledged at `since` or later.
+        """Entries from the one with `from_sequence` on, or from the first acknowledged at `since` or later.
 
-        Only what this site has released, unless `ordered` asks for everything that it holds.
+        Only released entries, unless `ordered` asks for everything that this site holds.
         """
         return Cursor(self, from_sequence=from_sequence, since=since, ordered=ordered)
 
     def seek(self, sequence: int, *, ordered: bool = False) -> Cursor:
-        """Stand at the entry that holds this sequence number."""
+        """A cursor at the entry with this sequence number."""
         return self.entries(from_sequence=sequence, ordered=ordered)
 
     def seek_time(self, instant: Instant, *, ordered: bool = False) -> Cursor:
-        """Stand at the first entry acknowledged at or after this instant."""
+        """A cursor at the first entry acknowledged at or after this instant."""
         return self.entries(since=instant, ordered=ordered)
 
     def messages(
@@ -254,11 +253,13 @@ class JournalReader:
         since: Instant | None = None,
         ordered: bool = False,
     ) -> Iterator[JournalMessage]:
-        """Single messages, long ones put together again, for those who do not want blocks."""
-        story = self.story(from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered)
-        return (told for told in story if isinstance(told, JournalMessage))
+        """Single messages, with fragments of long ones reassembled."""
+        both = self.messages_and_formations(
+            from_sequence=from_sequence, to_sequence=to_sequence, since=since, ordered=ordered
+        )
+        return (each for each in both if isinstance(each, JournalMessage))
 
-    def story(
+    def messages_and_formations(
         self,
         *,
         from_sequence: int = 1,
@@ -267,7 +268,7 @@ class JournalReader:
         ordered: bool = False,
     ) -> Iterator[JournalMessage | FormationChange]:
         """Single messages, and the changes of formation between them."""
-        opening = _Opening(self)
+        unpacker = _MessageUnpacker(self)
         with self.entries(from_sequence=from_sequence, since=since, ordered=ordered) as cursor:
             for entry in cursor.everything():
                 if isinstance(entry, FormationChanged):
@@ -275,7 +276,7 @@ class JournalReader:
                         return
                     yield entry.change
                     continue
-                for message in opening.messages(entry):
+                for message in unpacker.messages(entry):
                     if message.sequence > to_sequence:
                         return
                     if message.sequence >= from_sequence:
@@ -284,7 +285,7 @@ class JournalReader:
                     return
 
     def place(self, sequence: int, since: Instant | None) -> Place | None:
-        """Where reading begins; None while there is no entry. The later of the two conditions counts."""
+        """Where to start reading; None while there is no entry. The later of the two conditions applies."""
         firsts = self._firsts()
         if not firsts:
             return None
@@ -295,20 +296,20 @@ class JournalReader:
         return place if place.sequence >= sequence else self.place(sequence, None)
 
     def place_after(self, position: Position) -> Place | None:
-        """Where the entry stands that follows this position, or will stand; None while there is no entry at all."""
+        """The place of the entry after this position, or of the next one to be written; None in an empty journal."""
         firsts = self._firsts()
         if not firsts:
             return None
         not_beyond = bisect_right(firsts, 0, key=lambda first: is_beyond(self._tip_before(first).position, position))
         return self._index(firsts[max(not_beyond - 1, 0)]).after(position)
 
-    def keep_up(self) -> None:
-        """Take notice of what was added since the last time, in the segment that grows and in the one before it."""
+    def update_index(self) -> None:
+        """Index what was appended since the last call, in the last segment and the one before it."""
         for first in self._firsts()[-2:]:
-            self._index(first).keep_up()
+            self._index(first).update_index()
 
     def _firsts(self) -> list[int]:
-        """A last segment whose header is not written is not there yet."""
+        """The first sequence numbers of the segments. A last segment without a whole header does not count yet."""
         firsts = first_sequences(self.directory)
         if firsts and file_size(self.directory / segment_name(firsts[-1])) < HEADER_SIZE:
             firsts.pop()
@@ -325,12 +326,12 @@ class JournalReader:
         index = self._indexes.pop(first, None) or Index(self.directory / segment_name(first))
         self._indexes[first] = index
         if len(self._indexes) > INDEXES_MAX:
-            del self._indexes[next(iter(self._indexes))]  # the one that was wanted longest ago
+            del self._indexes[next(iter(self._indexes))]  # the least recently used
         return index
 
 
-class _Opening:
-    """Opens entries into messages. Knows, per stream, the fragments of a message that is not yet whole."""
+class _MessageUnpacker:
+    """Unpacks entries into messages. Keeps, per stream, the fragments of an incomplete message."""
 
     def __init__(self, journal: JournalReader) -> None:
         self._journal = journal
@@ -363,7 +364,7 @@ class _Opening:
         for sequence, body, count, is_fragment in blocks(span):
             if is_fragment:
                 if stream not in self._assembler and not _begins_message(body):
-                    self._lead_in(entry, stream)
+                    self._load_earlier_fragments(entry, stream)
                 payload = self._assembler.add(stream, body)
                 if payload is not None:
                     yield sequence, payload
@@ -373,18 +374,18 @@ class _Opening:
                 except Malformed as error:
                     raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
 
-    def _lead_in(self, entry: JournalEntry, stream: Stream) -> None:
-        """Reading may begin in the middle of a long message: fetch the fragments that precede this entry."""
+    def _load_earlier_fragments(self, entry: JournalEntry, stream: Stream) -> None:
+        """Reading may start in the middle of a long message: load the fragments before this entry."""
         bodies: list[bytes] = []
         sequence = entry.ordered.sequence
-        for _ in range(LEAD_IN_MAX):
+        for _ in range(LOOK_BACK_MAX):
             earlier = self._entry_before(sequence)
             if earlier is None:
                 break
             sequence = earlier.ordered.sequence
-            found, begun = _trailing_fragments(earlier.ordered, stream)
+            found, complete = _trailing_fragments(earlier.ordered, stream)
             bodies[:0] = found
-            if begun:
+            if complete:
                 break
         for body in bodies:
             self._assembler.add(stream, body)
@@ -396,7 +397,7 @@ class _Opening:
 
 
 def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], bool]:
-    """The fragments with which this stream ends here, and whether the message that they belong to begins here."""
+    """The fragments at the end of this stream in the entry, and whether they include the start of their message."""
     bodies: list[bytes] = []
     for span in reversed(ordered.spans):
         if (span.source, span.incarnation) != stream:
@@ -411,5 +412,5 @@ def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], 
 
 
 def _begins_message(fragment: bytes) -> bool:
-    """A fragment opens with the length of the whole and its own place in it; `fairtape.wire.blocks` writes both."""
+    """A fragment begins with the length of its message and its own offset in it, see `fairtape.wire.blocks`."""
     return fragment[4:8] == bytes(4)

@@ -1,8 +1,8 @@
-"""Reading the segments of a journal: one file by its records, all of them by hops, and the index that finds a place.
+"""Reading the segments of a journal: one file record by record, all files by their heads, and an index of each file.
 
-A segment may still grow while it is read. Whatever is not whole at its end is not there yet; whatever is not whole
-anywhere else is damage. There is no index file that could be stale or lie: heads are small and bear their own CRC, so
-an index is found by hopping over one segment once, and the name of a segment says which one to hop over.
+A segment may grow while it is read. An incomplete record at the end is not there yet; anywhere else it is damage. There
+is no index file that could be stale: heads are small and have their own CRC, so an index is built by scanning the heads
+of one segment once, and the names of the segments say which one to scan.
 """
 
 import os
@@ -39,7 +39,7 @@ from fairtape.journal.format import (
 )
 from fairtape.wire.frames import Malformed, NodeId
 
-WINDOW: Final = 8_192  # bytes read for one head: small entries come many at a time, large ones cost no more
+WINDOW: Final = 8_192  # bytes read for one head: covers many small entries, and costs no more for a large one
 INDEX_STEP: Final = 1 << 16  # bytes of a segment between two points of its index
 
 
@@ -52,7 +52,7 @@ def first_sequences(directory: Path) -> list[int]:
 
 
 def file_size(path: Path) -> int:
-    """Bytes, now; 0 where there is no such file."""
+    """The current size in bytes; 0 where there is no such file."""
     try:
         return path.stat().st_size
     except OSError:
@@ -62,7 +62,7 @@ def file_size(path: Path) -> int:
 class Segment:
     """One segment file, open for reading.
 
-    Names do not tell journals apart. Who knows whose the journal is (`owner`) does not read another one's segment.
+    The names of segments are the same in all journals; with an `owner`, a segment of another journal is `Damaged`.
     """
 
     def __init__(self, path: Path, owner: Owner | None = None) -> None:
@@ -85,7 +85,6 @@ class Segment:
             raise
 
     def close(self) -> None:
-        """Give the file back."""
         os.close(self._file)
 
     def __enter__(self) -> Self:
@@ -96,30 +95,30 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes, now."""
+        """The current size in bytes."""
         self._size = os.fstat(self._file).st_size
         return self._size
 
     @property
     def is_there(self) -> bool:
-        """Whether this is still the file that bears the segment's name."""
+        """Whether the segment's name still refers to this file."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._file))
         except OSError:
             return False
 
     def record(self, offset: int, sequence: int) -> Record | None:
-        """The record at this byte, or None while it is not whole. `sequence` is the next one, should it be damaged."""
+        """The record at this byte, or None while it is incomplete. `sequence` is the next one, for the error."""
         data = self._head(offset, sequence)
         if len(data) == HEAD_SIZE:
             record = self._decode(data, offset, sequence)
             if self._reaches(offset + stored_size(record)):
                 return record
-        self._window = b""  # what is not whole may be cut off and written anew
+        self._window = b""  # an incomplete record may be truncated and written again
         return None
 
     def skip_marks(self, offset: int, sequence: int) -> int:
-        """The byte behind the release marks that stand here, without reading what they say."""
+        """The byte after the release marks at this byte; their fields are not decoded."""
         while is_mark(self._head(offset, sequence)) and self._reaches(offset + MARK_SIZE):
             offset += MARK_SIZE
         return offset
@@ -143,17 +142,17 @@ class Segment:
         return record
 
     def encoded(self, offset: int, record: Record, previous: bytes, sequence: int) -> tuple[bytes, bytes]:
-        """The bytes of the record at this byte, once their digest has been checked, and that digest."""
+        """The record at this byte without its digest, and the digest, which is checked."""
         stored = self.stored(offset, record, sequence)
         encoded, digest = stored[:-DIGEST_SIZE], stored[-DIGEST_SIZE:]
         if len(stored) != stored_size(record) or link(previous, encoded) != digest:
-            raise Damaged(self.path, offset, sequence, f"the digest of {_called(record)} does not match its content")
+            raise Damaged(self.path, offset, sequence, f"the digest of {_kind_name(record)} does not match its content")
         return encoded, digest
 
     def mark_digest(self, offset: int, mark: Release, previous: bytes) -> bytes:
-        """The digest of a release mark, once it was checked; unchecked where nobody knows the one before it (b"").
+        """The digest of a release mark; it is checked unless `previous` is unknown (b"").
 
-        Many small tokens have many marks, so the bytes are taken from those that were read for the head.
+        Many small tokens have many marks, so the bytes are taken from the window that was read for the head.
         """
         start = offset - self._window_at
         stored = self._window[start : start + MARK_SIZE] if start >= 0 else b""
@@ -161,22 +160,24 @@ class Segment:
             stored = self.stored(offset, mark, mark.sequence)
         digest = stored[HEAD_SIZE:]
         if previous and link(previous, stored[:HEAD_SIZE]) != digest:
-            raise Damaged(self.path, offset, mark.sequence, f"the digest of {_called(mark)} does not match its content")
+            raise Damaged(
+                self.path, offset, mark.sequence, f"the digest of {_kind_name(mark)} does not match its content"
+            )
         return digest
 
     def stored(self, offset: int, record: Record, sequence: int) -> bytes:
-        """A whole record as it stands there, digest and all."""
+        """A whole record as stored, with its digest."""
         return self._read(offset, stored_size(record), sequence)
 
     def digest(self, digest_at: int, sequence: int) -> bytes:
-        """A stored digest; at byte 0, the one that the header continues."""
+        """A stored digest; for byte 0, the digest that the header continues."""
         return self._read(digest_at, DIGEST_SIZE, sequence) if digest_at else self.header.tip.digest
 
     def _header(self, sequence: int) -> SegmentHeader:
         try:
             header = decode_header(self._read(0, HEADER_SIZE, sequence))
         except OtherVersion as error:
-            raise UserError(f"{self.path} is of {error}; read it with the release that wrote it") from None
+            raise UserError(f"{self.path} is of {error}; read it with the release of fairtape that wrote it") from None
         except Malformed as error:
             raise Damaged(self.path, 0, sequence, str(error)) from None
         if header.tip.sequence != sequence:
@@ -190,7 +191,7 @@ class Segment:
             raise Damaged(self.path, offset, sequence, f"it cannot be read ({error.strerror})") from None
 
 
-def _called(record: Record) -> str:
+def _kind_name(record: Record) -> str:
     match record:
         case Head():
             return "an entry"
@@ -199,17 +200,17 @@ def _called(record: Record) -> str:
     return "a checkpoint"
 
 
-class Step(NamedTuple):
-    """One record of a segment, and where it begins."""
+class StoredRecord(NamedTuple):
+    """A record of a segment, and its offset."""
 
     offset: int
     record: Record
 
 
 class SegmentReplay:
-    """Goes through one segment, record by record, and checks all that a segment alone can prove.
+    """Reads one segment record by record, and checks everything that can be checked within one segment.
 
-    What is proved so far stands in the attributes, also when damage ends it.
+    The attributes hold the state after the last valid record, also when damage ends the iteration.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -217,24 +218,24 @@ class SegmentReplay:
         self.tip = segment.header.tip
         self.end = HEADER_SIZE  # the byte after the last record
         self.entries = 0
-        self.turned = False  # whether the last entry changes the formation
-        self.ordered_through = self.tip.token  # of the last messages; no segment begins right behind a formation
-        self.change: FormationChange | None = None  # the last one here
-        self.streams: dict[NodeId, tuple[int, int]] = {}  # of the sources that are heard here
+        self.ends_with_formation = False  # whether the last entry changes the formation
+        self.ordered_through = self.tip.token  # of the last messages; no segment begins right after a formation
+        self.change: FormationChange | None = None  # the last one in this segment
+        self.streams: dict[NodeId, tuple[int, int]] = {}  # of the sources in this segment
         self.checkpoint: SegmentCheckpoint | None = None
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[StoredRecord]:
         while (record := self.segment.record(self.end, self.tip.sequence)) is not None:
             offset = self.end
             try:
-                self._prove(offset, record)
+                self._check(offset, record)
             except Malformed as error:
                 raise Damaged(self.segment.path, offset, self.tip.sequence, str(error)) from None
             self.end += stored_size(record)
-            yield Step(offset, record)
+            yield StoredRecord(offset, record)
 
-    def standing(self, before: SegmentCheckpoint | None) -> SegmentCheckpoint | None:
-        """Where the order leaves every source after this segment; None where nobody knows where it stood before."""
+    def checkpoint_after(self, before: SegmentCheckpoint | None) -> SegmentCheckpoint | None:
+        """The checkpoint for the segment after this one; None where the one before this segment is unknown."""
         start = self.checkpoint or before
         if start is None:
             if self.segment.header.number:
@@ -242,40 +243,40 @@ class SegmentReplay:
             start = SegmentCheckpoint({}, None)
         return SegmentCheckpoint({**start.streams, **self.streams}, self.change or start.change)
 
-    def _prove(self, offset: int, record: Record) -> None:
+    def _check(self, offset: int, record: Record) -> None:
         tip = self.tip
         match record:
             case Head():
                 encoded, digest = self.segment.encoded(offset, record, tip.digest, tip.sequence)
-                self.tip = tip.follow(record, digest)
-                self._enter(decode_body(record, encoded))
+                self.tip = tip.after_entry(record, digest)
+                self._apply(decode_body(record, encoded))
             case Release():
                 _, digest = self.segment.encoded(offset, record, tip.marks, tip.sequence)
-                self.tip = tip.release(record, digest)
+                self.tip = tip.after_release(record, digest)
             case CheckpointHead():
                 encoded, _ = self.segment.encoded(offset, record, self.segment.header.tip.digest, tip.sequence)
                 if self.checkpoint is not None:
                     raise Malformed("a second checkpoint")
                 self.checkpoint = decode_checkpoint(record, encoded)
 
-    def _enter(self, entry: Ordered | FormationChange) -> None:
+    def _apply(self, entry: Ordered | FormationChange) -> None:
         self.entries += 1
-        self.turned = isinstance(entry, FormationChange)
+        self.ends_with_formation = isinstance(entry, FormationChange)
         if isinstance(entry, FormationChange):
             self.change = entry
         else:
             self.ordered_through = entry.token
-            note_streams(self.streams, entry)
+            update_streams(self.streams, entry)
 
 
-def note_streams(streams: dict[NodeId, tuple[int, int]], ordered: Ordered) -> None:
-    """Where every source stands after Msg(e)."""
+def update_streams(streams: dict[NodeId, tuple[int, int]], ordered: Ordered) -> None:
+    """Update the position of every source with Msg(e)."""
     for span in ordered.spans:
         streams[span.source] = span.incarnation, span.first + span.count
 
 
 class Place(NamedTuple):
-    """Where an entry begins, or will begin."""
+    """The start of an entry, or of the next one that will be written."""
 
     path: Path
     offset: int
@@ -283,32 +284,31 @@ class Place(NamedTuple):
     previous: bytes  # the digest of the entry before
 
 
-class Trail:
-    """Hops from record to record, across segments, as far as the journal is whole; then again when it has grown.
+class RecordScanner:
+    """Scans the heads of records, across segments, to the end of the journal; and on from there when it has grown.
 
-    Whoever knows whose journal it is says so (`owner`): then also the segment with which it begins must be of it.
+    With an `owner`, the first segment must belong to it; later ones must belong to the owner of the first.
     """
 
     def __init__(self, place: Place, owner: Owner | None = None) -> None:
-        self.segment = Segment(place.path, owner)  # the one that the last record came from
+        self.segment = Segment(place.path, owner)  # of the last record
         self.offset = place.offset
         self.sequence = place.sequence  # the next one
-        begins = HEADER_SIZE if place.offset == HEADER_SIZE else 0  # 0: nobody knows what came before
-        self._entry_end = self._mark_end = begins  # of the last one; at the header's end, of those that it continues
+        start = HEADER_SIZE if place.offset == HEADER_SIZE else 0  # 0: what precedes is unknown
+        self._entry_end = self._mark_end = start  # of the last one; HEADER_SIZE stands for those in the header
 
     def close(self) -> None:
-        """Give the file back."""
         self.segment.close()
 
     @property
-    def is_cut(self) -> bool:
-        """Whether the journal was cut before this place."""
+    def is_truncated(self) -> bool:
+        """Whether the journal was truncated before the current offset."""
         return self.offset > self.segment.size or not self.segment.is_there
 
-    def step(self) -> tuple[int, Record] | None:
-        """The next record and its byte, or None where the journal ends for now."""
+    def next_record(self) -> tuple[int, Record] | None:
+        """The next record and its offset, or None at the current end of the journal."""
         while (record := self.segment.record(self.offset, self.sequence)) is None:
-            if not self._cross():
+            if not self._open_next_segment():
                 return None
         offset = self.offset
         if isinstance(record, Head):
@@ -323,19 +323,22 @@ class Trail:
         return offset, record
 
     def next_head(self) -> tuple[int, Head] | None:
-        """The next entry, past whatever lies before it."""
-        while (step := self.step()) is not None:
+        """The next entry; other records are skipped."""
+        while (step := self.next_record()) is not None:
             offset, record = step
             if isinstance(record, Head):
                 return offset, record
         return None
 
     def damaged(self, offset: int, reason: str) -> Damaged:
-        """What to raise about a byte of the present segment."""
+        """The error about a byte of the current segment."""
         return Damaged(self.segment.path, offset, self.sequence, reason)
 
-    def _cross(self) -> bool:
-        """Go to the next segment. The writer begins it only after its last word in this one, which is read first."""
+    def _open_next_segment(self) -> bool:
+        """Go to the next segment, once this one is read to its end: the writer completes it before it begins the next.
+
+        Whether there is more to read.
+        """
         following = next_segment(self.segment.path, self.sequence)
         if following is None:
             return False
@@ -354,7 +357,7 @@ class Trail:
         return True
 
     def _is_continued_by(self, header: SegmentHeader) -> bool:
-        """Whether both chains go on in the segment with this header, as far as we came by their last links."""
+        """Whether both chains continue in the segment with this header, as far as their last digests are known."""
         here = self.segment.header
         entry, mark = self._last(self._entry_end, here.tip.digest), self._last(self._mark_end, here.tip.marks)
         return (
@@ -362,7 +365,7 @@ class Trail:
         )
 
     def _last(self, end: int, before: bytes) -> bytes | None:
-        """The digest with which a record ends, or the one `before` this segment; None where none was met."""
+        """The digest of the record that ends there, or the one `before` this segment; None where it is unknown."""
         if end > HEADER_SIZE:
             return self.segment.digest(end - DIGEST_SIZE, self.sequence)
         return before if end else None
@@ -380,13 +383,13 @@ def next_segment(path: Path, sequence: int) -> Path | None:
 
 
 class Point(NamedTuple):
-    """One entry of a segment, as its index keeps it."""
+    """One entry of a segment in its index."""
 
     sequence: int
     position: Position  # of the entry before it
     latest_at: Instant  # of all entries before it
     offset: int
-    digest_at: int  # of the entry before it; 0 where that stands in the header
+    digest_at: int  # of the entry before it; 0 where the header holds it
 
     @classmethod
     def at_start(cls, segment: Segment) -> "Point":
@@ -395,31 +398,31 @@ class Point(NamedTuple):
         return cls(tip.sequence, tip.position, tip.latest_at, HEADER_SIZE, 0)
 
     def after(self, head: Head) -> "Point":
-        """Behind this entry, which stands at this point."""
+        """The point after this entry, which is at this point."""
         offset = self.offset + stored_size(head)
-        latest_at = self.latest_at if head.turns else max(self.latest_at, head.instant)
+        latest_at = self.latest_at if head.changes_formation else max(self.latest_at, head.instant)
         return Point(head.end, head.position, latest_at, offset, offset - DIGEST_SIZE)
 
 
 class Index:
-    """Finds entries in one segment by number, by time and by position. Grows with its segment."""
+    """Finds entries in one segment by sequence number, by time and by position. Grows with its segment."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._points: list[Point] = []
         self._end: Point | None = None  # where the next entry will begin
         self._last = b""  # the digest of the last entry before it
 
-    def keep_up(self) -> None:
-        """Hop over what has been added since the last time, so that nobody has to wait for it later."""
+    def update_index(self) -> None:
+        """Index what was appended since the last call, so that a later search need not scan it."""
         with Segment(self._path) as segment:
             self._extend(segment)
 
     def by_sequence(self, sequence: int) -> Place:
-        """The entry that holds this number, or the change of formation before it; the end where there is none."""
+        """The entry with this number, or the change of formation before it; else the end of the segment."""
         return self._find(
             lambda point: point.sequence >= sequence,
             lambda _, head: head.sequence >= sequence or head.end > sequence,
@@ -440,7 +443,7 @@ class Index:
         )
 
     def _find(self, beyond: Callable[[Point], bool], reached: Callable[[Point, Head], bool]) -> Place:
-        """The first entry that is `reached`, which lies behind the last point that is not `beyond` it."""
+        """The first entry that is `reached`, scanning from the last index point that is not `beyond` it."""
         with Segment(self._path) as segment:
             self._extend(segment)
             not_beyond = bisect_right(self._points, 0, key=beyond)
@@ -456,12 +459,12 @@ class Index:
     def _extend(self, segment: Segment) -> None:
         end = self._end
         if end is not None and segment.digest(end.digest_at, end.sequence) != self._last:
-            self._forget()  # the segment was cut
+            self._clear()  # the segment was truncated
             end = None
         end = end or Point.at_start(segment)
         indexed_at = self._points[-1].offset if self._points else -INDEX_STEP
         last: tuple[Point, Head] | None = None
-        with suppress(Damaged):  # it concerns those who come to read it, and not those who read what stands before it
+        with suppress(Damaged):  # raised when the damaged part itself is read
             for last in heads_from(segment, end):
                 point, _ = last
                 if point.offset - indexed_at >= INDEX_STEP:
@@ -474,17 +477,17 @@ class Index:
 
 
 def follows(head: Head, position: Position) -> bool:
-    """Whether an entry comes after this position. Where its formation is not known (0), tokens alone decide."""
+    """Whether an entry comes after this position. Where its formation is unknown (0), the token alone decides."""
     return head.position > position if position.formation else head.token > position.token
 
 
 def is_beyond(place: Position, position: Position) -> bool:
-    """Whether something that follows this position may stand before that place of the order."""
+    """Whether entries that follow `position` may be before `place` in the order."""
     return place > position if position.formation else place.token >= position.token
 
 
 def heads_from(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
-    """Every entry from this one on, by hops over whatever lies between."""
+    """Every entry from this point on; bodies and other records are skipped."""
     sequence, position, latest_at, offset, digest_at = point
     while True:
         offset = segment.skip_marks(offset, sequence)
@@ -501,12 +504,9 @@ def heads_from(segment: Segment, point: Point) -> Iterator[tuple[Point, Head]]:
             offset += stored_size(record)
 
 
-# Segments at a glance: what `fairtape journal ls` shows, found by hops over heads.
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One segment at a glance. The last of each pair is that of the last whole token."""
+    """One segment as `fairtape journal ls` shows it. The `last_` values are those of the last whole token."""
 
     path: Path
     number: int
@@ -521,15 +521,15 @@ class Summary:
     first_at: Instant
     last_at: Instant
     changes: int  # of formation
-    breaks: int  # of the changes: those after which numbers may have been used otherwise
+    breaks: int  # changes of formation with a Break
 
 
 def summarize(path: Path) -> Summary:
-    """Hop over one segment."""
+    """Scan the heads of one segment."""
     with Segment(path) as segment:
         header = segment.header
         heads = [head for _, head in heads_from(segment, Point.at_start(segment))]
-        tokens = [head for head in heads if not head.turns]
+        tokens = [head for head in heads if not head.changes_formation]
         return Summary(
             path,
             header.number,

@@ -1,11 +1,11 @@
-"""Taking the end of the order out of a journal, when the survivors of a failure went on without it.
+"""Removing the end of the order from a journal, when the survivors of a failure continued without it. Atomic.
 
-It happens at once or not at all. The plan says everything: which segment is cut at which byte, and what outside the
-order has to be written again behind it (release marks of entries that stay, and the segment's checkpoint). It is
-written aside and renamed into its place; from that moment the cut has happened, and whoever opens the journal for
-writing completes it. Every step after that can be taken again from the beginning.
+A plan names the segment and the byte at which it is truncated, and the records outside the order that are written again
+after that byte (release marks of entries that stay, and the segment's checkpoint). The plan is written to a draft and
+renamed. From then on the truncation has happened: opening the journal for writing completes it. Every step after the
+rename is idempotent.
 
-What is taken out is set aside beside the segments, for those who ask one day what this site had held.
+The removed bytes are kept beside the segments, as evidence of what this site had held.
 """
 
 import os
@@ -20,7 +20,7 @@ from zlib import crc32
 from fairtape.core.effects import Release
 from fairtape.core.entries import Head
 from fairtape.journal.format import GENESIS, HEADER_SIZE, CheckpointHead, Damaged, Record, segment_name
-from fairtape.journal.segments import Place, Trail, file_size, first_sequences
+from fairtape.journal.segments import Place, RecordScanner, file_size, first_sequences
 
 COPY_SIZE: Final = 1 << 20
 PLAN_NAME: Final = "cut.plan"
@@ -34,65 +34,65 @@ _CRC: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class TruncationPlan:
-    """Where a journal is cut."""
+    """Where a journal is truncated."""
 
-    sequence: int  # the name of the segment that becomes the last one; 0 where none is left
-    offset: int  # what stands in it from this byte on goes, and every later segment
-    records: bytes  # what is then written again
+    sequence: int  # in the name of the segment that becomes the last one; 0 where none is left
+    offset: int  # of the first byte that is removed; every later segment is removed as well
+    records: bytes  # written again after that
 
 
 def plan_truncation(directory: Path, token: int) -> TruncationPlan:
-    """The cut behind the last message that has this token or a lower one."""
+    """The truncation after the last message with this token or a lower one."""
     for first in reversed(first_sequences(directory)):
-        trail = Trail(Place(directory / segment_name(first), HEADER_SIZE, first, GENESIS))
+        scanner = RecordScanner(Place(directory / segment_name(first), HEADER_SIZE, first, GENESIS))
         try:
-            head = _next_ordered(trail)
+            head = _next_ordered(scanner)
             if head is not None and head.token <= token:
-                return _plan(trail, first, token)
+                return _plan(scanner, first, token)
         finally:
-            trail.close()
+            scanner.close()
     return TruncationPlan(0, 0, b"")
 
 
-def _next_ordered(trail: Trail) -> Head | None:
-    while (step := trail.next_head()) is not None:
+def _next_ordered(scanner: RecordScanner) -> Head | None:
+    while (step := scanner.next_head()) is not None:
         _, head = step
-        if not head.turns:
+        if not head.changes_formation:
             return head
     return None
 
 
-def _plan(trail: Trail, first: int, token: int) -> TruncationPlan:
-    """From the first message that stays on. What follows the last one goes, until a further one is found to stay."""
-    path, sequence = trail.segment.path, trail.sequence
+def _plan(scanner: RecordScanner, first: int, token: int) -> TruncationPlan:
+    """Scan from the first message that stays. What follows the last one is removed, unless a later one stays."""
+    path, sequence = scanner.segment.path, scanner.sequence
     offset: int | None = None
     records: list[bytes] = []
-    while (step := trail.step()) is not None:
+    while (step := scanner.next_record()) is not None:
         at, record = step
-        here = trail.segment.path == path
+        in_first = scanner.segment.path == path
         if isinstance(record, Head):
-            if not record.turns and record.token <= token:
+            if not record.changes_formation and record.token <= token:
                 sequence, offset = record.end, None
                 records.clear()
             elif offset is None:
-                offset = at if here else file_size(path)
-        elif offset is not None and _stays(record, sequence, here=here):
-            records.append(trail.segment.stored(at, record, sequence))
+                offset = at if in_first else file_size(path)
+        elif offset is not None and _stays(record, sequence, in_first=in_first):
+            records.append(scanner.segment.stored(at, record, sequence))
     return TruncationPlan(first, file_size(path) if offset is None else offset, b"".join(records))
 
 
-def _stays(record: Record, sequence: int, *, here: bool) -> bool:
-    """Whether a record outside the order stays true when the order ends before `sequence`."""
+def _stays(record: Record, sequence: int, *, in_first: bool) -> bool:
+    """Whether a record outside the order stays valid when the order ends before `sequence`."""
     match record:
         case Release():
             return record.sequence + record.count <= sequence
         case CheckpointHead():
-            return here
+            return in_first
     return False
 
 
 def truncate(directory: Path, plan: TruncationPlan) -> Iterator[None]:
-    """Carry out a plan, step by step."""
+    """Carry out a plan. Yields after each step, so that tests can stop it anywhere."""
     if plan.sequence:
         _copy_tail(directory / segment_name(plan.sequence), plan.offset, directory / _TAIL_NAME)
         yield
@@ -105,7 +105,7 @@ def truncate(directory: Path, plan: TruncationPlan) -> Iterator[None]:
 
 
 def complete_truncation(directory: Path) -> None:
-    """Complete a cut that has begun, and clear away one that has not."""
+    """Complete a truncation whose plan is in place, and delete the files of one that is not."""
     path = directory / PLAN_NAME
     if path.exists():
         for _ in _complete(directory, _decode(path)):
@@ -139,14 +139,14 @@ def _complete(directory: Path, plan: TruncationPlan) -> Iterator[None]:
 
 
 def aside_name(path: Path, offset: int) -> Path:
-    """Where to keep what a segment held from this byte on; a name that is still free."""
+    """A free file name for what a segment held from this byte on."""
     base = f"{path.name}.cut-{offset}"
     names = (base if repeated == 0 else f"{base}.{repeated}" for repeated in count())
     return next(free for name in names if not (free := path.with_name(name)).exists())
 
 
 def move_tail(path: Path, offset: int) -> Path:
-    """Take off what a segment holds from this byte on; where it is kept."""
+    """Move what a segment holds from this byte on to another file; the path of that file."""
     aside = aside_name(path, offset)
     _copy_tail(path, offset, aside)
     with path.open("r+b") as segment:
@@ -156,7 +156,7 @@ def move_tail(path: Path, offset: int) -> Path:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the disk confirm which files there are."""
+    """Sync a directory: creations, renames and deletions in it are durable afterwards."""
     file = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -193,6 +193,6 @@ def _decode(path: Path) -> TruncationPlan:
         or len(content) < _PLAN.size
         or data != content + _CRC.pack(crc32(content))
     ):
-        raise Damaged(path, 0, 0, "it does not say where the journal is to be cut")
+        raise Damaged(path, 0, 0, "it is not a truncation plan with a valid checksum")
     _, sequence, offset = _PLAN.unpack_from(content)
     return TruncationPlan(sequence, offset, content[_PLAN.size :])

@@ -1,17 +1,18 @@
-"""Writing a journal: append what is ordered, mark what is released, and promise no more than the disk has confirmed.
+"""Writing a journal: append entries and release marks, with the durability that the sync policy promises.
 
-What each sync policy promises of an entry once `append` or `turn` has returned:
+What each sync policy promises of an entry once `append` or `append_formation` has returned:
 
     policy     kill -9 of this process     loss of power
     token      kept                        kept: the site counts as a holder only after the disk has confirmed it
-    interval   kept                        what came after the last sync began, one `sync_period` ago, may be lost
+    interval   kept                        entries since the start of the last sync, one `sync_period` ago, may be lost
     never      kept                        whatever the kernel had not written may be lost, not only at the end
 
 Release marks are local and can be made again, so no policy waits for them; they reach the disk with the next sync.
 
-Nothing but the policy `token` waits for the disk. Where a segment ends, the next one is at hand: a file made ahead.
-The old one is confirmed in the background; then the new one gets its checkpoint, which says so, and only after that may
-a third one begin. Opening a journal for writing repairs it first; `truncate` says what was torn.
+Only the policy `token` waits for the disk. The file of the next segment is created ahead, in the background: a spare
+file without a segment's name, which no reader opens. It is renamed once its header and first entry are written. The old
+segment is synced in the background; then the new one gets its checkpoint, which says so, and only after that may a
+third one begin. Opening a journal for writing repairs it first; `torn_tail` says what was removed.
 """
 
 import fcntl
@@ -28,7 +29,7 @@ from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal.crash_recovery import Owed, TornTail, recover
+from fairtape.journal.crash_recovery import MissingCheckpoint, TornTail, recover
 from fairtape.journal.format import (
     SegmentCheckpoint,
     SegmentHeader,
@@ -39,39 +40,55 @@ from fairtape.journal.format import (
     link,
     segment_name,
 )
-from fairtape.journal.segments import note_streams
+from fairtape.journal.segments import update_streams
 from fairtape.journal.truncation import plan_truncation, sync_directory, truncate
 from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 
-# The files that a journal is written to: the segment at hand, and the spare one that will be the next.
-#
-# Creating a file and syncing it take their time, so both happen ahead or behind, in the background. A spare file has no
-# segment's name and nobody reads it; it gets its name together with its header and its first entry.
-
+SEGMENT_SIZE_MAX: Final = 64 << 20
+SEGMENT_SIZE_MIN: Final = 1 << 10
+SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that a scan of its heads stays quick, however small the entries are
+SYNC_PERIOD: Final = 100 * MILLISECOND
+LOCK_NAME: Final = "lock"
 SPARE_NAME: Final = "spare"
-SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that hopping over a segment stays quick, however small its entries are
 
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_T = TypeVar("_T")
+
+
+class SyncPolicy(Enum):
+    """When the disk has to confirm what was appended."""
+
+    TOKEN = "token"  # noqa: S105 - a token of the ring
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+class WriteFailed(UserError):
+    """The journal could not be written. Nothing more is written; what was confirmed before stays."""
 
 
 class Output:
-    """The segment that is being written. Raises `OSError`; what it could not write as a whole it takes back."""
+    """The segment that is being written. Raises `OSError`; an incomplete write is undone."""
 
-    __slots__ = ("entries", "file", "path", "size", "turned")
+    __slots__ = ("ends_with_formation", "entries", "file", "path", "size")
 
-    def __init__(self, path: Path, file: int, *, size: int = 0, entries: int = 0, turned: bool = False) -> None:
+    def __init__(
+        self, path: Path, file: int, *, size: int = 0, entries: int = 0, ends_with_formation: bool = False
+    ) -> None:
         self.path = path
         self.file = file
         self.size = size  # bytes
         self.entries = entries
-        self.turned = turned  # the last entry changes the formation, and what follows it belongs to it
+        self.ends_with_formation = (
+            ends_with_formation  # the last entry changes the formation; what follows must be in the same segment
+        )
 
     def is_full(self, size: int, size_max: int) -> bool:
-        """Whether an entry of this size belongs into the next segment."""
-        return not self.turned and (self.size + size > size_max or self.entries >= SEGMENT_ENTRIES_MAX)
+        """Whether an entry of this size starts a new segment."""
+        return not self.ends_with_formation and (self.size + size > size_max or self.entries >= SEGMENT_ENTRIES_MAX)
 
     def write(self, buffers: list[bytes]) -> None:
-        """All of it, or none: what a full disk accepted of a record is taken back."""
+        """Write all buffers or none: what a full disk accepted of a record is truncated."""
         size = sum(map(len, buffers))
         try:
             written = os.writev(self.file, buffers)
@@ -85,58 +102,36 @@ class Output:
             raise
         self.size += size
 
-    def enter(self, buffers: list[bytes], turns: bool) -> None:
-        """Write an entry."""
+    def write_entry(self, buffers: list[bytes], changes_formation: bool) -> None:
         self.write(buffers)
         self.entries += 1
-        self.turned = turns
+        self.ends_with_formation = changes_formation
 
-    def name(self, path: Path) -> None:
-        """Give a spare file the name of its segment."""
+    def rename(self, path: Path) -> None:
         self.path.rename(path)
         self.path = path
 
 
-def open_output(path: Path, *, size: int, entries: int, turned: bool) -> Output:
-    """Go on with a segment that is there."""
-    return Output(path, os.open(path, _FLAGS), size=size, entries=entries, turned=turned)
+def open_output(path: Path, *, size: int, entries: int, ends_with_formation: bool) -> Output:
+    """Open an existing segment to append to it."""
+    return Output(path, os.open(path, _FLAGS), size=size, entries=entries, ends_with_formation=ends_with_formation)
 
 
 def create_spare(directory: Path) -> Output:
-    """An empty file for the next segment; what a killed writer had left in one was never in the journal."""
+    """An empty file for the next segment. What a killed writer left in it was never part of the journal."""
     path = directory / SPARE_NAME
     return Output(path, os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o644))
 
 
-SEGMENT_SIZE_MAX: Final = 64 << 20
-SEGMENT_SIZE_MIN: Final = 1 << 10
-SYNC_PERIOD: Final = 100 * MILLISECOND
-LOCK_NAME: Final = "lock"
-
-_T = TypeVar("_T")
-
-
-class SyncPolicy(Enum):
-    """When the disk has to confirm what was appended."""
-
-    TOKEN = "token"  # noqa: S105 - a token of the ring
-    INTERVAL = "interval"
-    NEVER = "never"
-
-
-class WriteFailed(UserError):
-    """The journal could not be written: nothing more will be, and what was confirmed before stays."""
-
-
 class _Task(NamedTuple):
-    """Something that the disk is asked for in the background."""
+    """Background work on a file."""
 
     future: Future[list[bytes]]
-    path: Path  # of the file that it is about
+    path: Path
 
 
 class JournalWriter:
-    """The one writer of a journal. `open` it; `append`, `turn`, `release` and `wake` as effects come; `close` it."""
+    """The single writer of a journal; a lock file keeps out a second one."""
 
     def __init__(
         self,
@@ -164,10 +159,10 @@ class JournalWriter:
         self._number = -1  # of the last segment
         self._torn_tail: TornTail | None = None
         self._unsynced_since: Instant | None = None
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in their order
-        self._spare: Future[Output] | None = None  # the next segment
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in order
+        self._spare: Future[Output] | None = None  # for the next segment
         self._syncing: _Task | None = None
-        self._confirming: _Task | None = None  # what precedes the present segment; ends with its checkpoint
+        self._confirming: _Task | None = None  # syncs what precedes the current segment; returns its checkpoint
         self._failure: WriteFailed | None = None
         self._closed = False
 
@@ -182,7 +177,7 @@ class JournalWriter:
         sync_period: Duration = SYNC_PERIOD,
         segment_size_max: int = SEGMENT_SIZE_MAX,
     ) -> "JournalWriter":
-        """Begin or continue the journal in this directory. `truncate` says what a crash had left torn."""
+        """Create or continue the journal in this directory; repairs what a crash left torn (`torn_tail`)."""
         assert 0 <= stripe <= STRIPE_MAX
         assert 0 <= site <= NODE_MAX
         if segment_size_max < SEGMENT_SIZE_MIN:
@@ -197,18 +192,18 @@ class JournalWriter:
         try:
             writer._resume()
         except BaseException:
-            writer._let_go()
+            writer._close_files()
             raise
         return writer
 
     @property
     def tip(self) -> Tip | None:
-        """Where the journal stands; None before its first entry."""
+        """The end of the journal; None before its first entry."""
         return self._tip
 
     @property
     def recovered(self) -> Recovered:
-        """Where the journal stands, as a site that goes on from it has to know."""
+        """The state at the end of the journal, for a site that continues from it."""
         tip, change = self._tip, self._change
         if tip is None:
             return Recovered.nothing()
@@ -223,11 +218,11 @@ class JournalWriter:
 
     @property
     def torn_tail(self) -> TornTail | None:
-        """What opening cut off, if anything was torn."""
+        """What opening removed, if anything was torn."""
         return self._torn_tail
 
     def append(self, ordered: Ordered, now: Instant) -> None:
-        """Write Msg(e). Under the policy `token`, returns only when the disk has confirmed it."""
+        """Append Msg(e). With the policy `token`, returns only when the disk has confirmed it."""
         self._check_usable()
         assert ordered.count > 0
         assert ordered.stripe == self._stripe
@@ -235,7 +230,7 @@ class JournalWriter:
         before = self._tip or Tip.before(ordered, self._site)
         digest = link(before.digest, encoded)
         try:
-            after = before.ordered(
+            after = before.after_messages(
                 formation=ordered.formation,
                 token=ordered.token,
                 sequence=ordered.sequence,
@@ -244,54 +239,54 @@ class JournalWriter:
                 digest=digest,
             )
         except Malformed as error:
-            raise self._unfit(before, error) from None
-        self._enter(before, [encoded, digest], turns=False)
+            raise self._discontinuity(before, error) from None
+        self._write_entry(before, [encoded, digest], changes_formation=False)
         self._tip = after
         self._ordered_through = ordered.token
-        note_streams(self._streams, ordered)
-        self._entered(now)
+        update_streams(self._streams, ordered)
+        self._after_entry(now)
 
-    def turn(self, change: FormationChange, now: Instant) -> None:
-        """Write a change of formation, with the same promise."""
+    def append_formation(self, change: FormationChange, now: Instant) -> None:
+        """Append a change of formation, with the same durability."""
         self._check_usable()
         assert change.stripe == self._stripe
         encoded = encode_entry(change)
         before = self._tip or Tip.before(change, self._site)
         digest = link(before.digest, encoded)
         try:
-            after = before.turned(
+            after = before.after_formation(
                 formation=change.formation, token=change.token, sequence=change.sequence, digest=digest
             )
         except Malformed as error:
-            raise self._unfit(before, error) from None
-        self._enter(before, [encoded, digest], turns=True)
+            raise self._discontinuity(before, error) from None
+        self._write_entry(before, [encoded, digest], changes_formation=True)
         if self._tip is None:
             self._ordered_through = before.token
         self._tip = after
         self._change = change
-        self._entered(now)
+        self._after_entry(now)
 
     def release(self, release: Release, now: Instant) -> None:
-        """Write this site's release mark. Marks follow one another without a gap, as the entries do."""
+        """Append this site's release mark. Marks are in the order of the entries, without gaps."""
         self._check_usable()
         assert self._tip is not None, "a release before anything was ordered"
         assert self._output is not None
         assert release.sequence == self._tip.released, f"released {release.sequence}, due is {self._tip.released}"
         encoded = encode_release(release)
         digest = link(self._tip.marks, encoded)
-        tip = self._tip.release(release, digest)
+        tip = self._tip.after_release(release, digest)
         self._write([encoded, digest])
         self._tip = tip
         self._note_unsynced(now)
         self._add_checkpoint(wait=False)
 
     def truncate_after(self, token: int) -> Recovered:
-        """Take out every message above this token, and formations behind the last message; where that leaves us.
+        """Remove every message above this token, and formations after the last message; the state that is left.
 
-        A crash leaves the journal as it was or as it will be.
+        Atomic: after a crash the journal is as before or fully truncated.
         """
         self._check_usable()
-        if self._output is None or (self._ordered_through <= token and not self._output.turned):
+        if self._output is None or (self._ordered_through <= token and not self._output.ends_with_formation):
             return self.recovered
         self.flush()
         plan = plan_truncation(self.directory, token)
@@ -308,20 +303,20 @@ class JournalWriter:
         return self.recovered
 
     def deadline(self) -> Instant | None:
-        """When `wake` is wanted next."""
+        """When to call `wake` next."""
         if self._sync is not SyncPolicy.INTERVAL or self._unsynced_since is None:
             return None
         return self._unsynced_since + self._sync_period
 
     def wake(self, now: Instant) -> None:
-        """Sync if that has fallen due."""
+        """Start a sync if one is due."""
         due_at = self.deadline()
         if due_at is None or now < due_at:
             return
         self._check_usable()
         self._add_checkpoint(wait=False)
         if self._syncing is not None and not self._syncing.future.done():
-            self._unsynced_since = now  # a slow disk: try again a period later
+            self._unsynced_since = now  # a slow disk: try again one period later
             return
         self._end_sync()
         assert self._output is not None
@@ -329,7 +324,7 @@ class JournalWriter:
         self._unsynced_since = None
 
     def flush(self) -> None:
-        """Have the disk confirm everything that was written, whatever the policy."""
+        """Sync everything that was written, whatever the policy."""
         self._check_usable()
         self._end_sync()
         self._add_checkpoint(wait=True)
@@ -338,7 +333,7 @@ class JournalWriter:
         self._unsynced_since = None
 
     def close(self) -> None:
-        """Sync (unless the policy is `never`), and let the next writer in."""
+        """Sync (unless the policy is `never`), close the files and release the lock."""
         if self._closed:
             return
         try:
@@ -347,7 +342,7 @@ class JournalWriter:
                 if self._sync is not SyncPolicy.NEVER:
                     self.flush()
         finally:
-            self._let_go()
+            self._close_files()
 
     def __enter__(self) -> Self:
         return self
@@ -362,21 +357,21 @@ class JournalWriter:
         if self._failure is not None:
             raise self._failure
 
-    def _unfit(self, tip: Tip, error: Malformed) -> UserError:
-        """A run that began anew does not continue an old journal."""
+    def _discontinuity(self, tip: Tip, error: Malformed) -> UserError:
+        """A new run that starts from the beginning cannot continue an old journal."""
         return UserError(
             f"journal directory {str(self.directory)!r} holds the order up to sequence {tip.sequence - 1}, "
-            f"token {tip.token} ({error}); give every run that starts anew a directory of its own"
+            f"token {tip.token} ({error}); give every new run a directory of its own"
         )
 
-    def _enter(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
+    def _write_entry(self, before: Tip, buffers: list[bytes], *, changes_formation: bool) -> None:
         output = self._output
         if output is None or output.is_full(sum(map(len, buffers)), self._size_max):
-            self._begin_segment(before, buffers, turns=turns)
+            self._begin_segment(before, buffers, changes_formation=changes_formation)
         else:
-            self._attempt(output.path, output.enter, buffers, turns)
+            self._attempt(output.path, output.write_entry, buffers, changes_formation)
 
-    def _entered(self, now: Instant) -> None:
+    def _after_entry(self, now: Instant) -> None:
         self._note_unsynced(now)
         if self._sync is SyncPolicy.TOKEN:
             self.flush()
@@ -393,30 +388,30 @@ class JournalWriter:
 
     # Segments.
 
-    def _begin_segment(self, before: Tip, buffers: list[bytes], *, turns: bool) -> None:
-        """The next file gets its header, its first entry and its name; what came before is confirmed from now on."""
+    def _begin_segment(self, before: Tip, buffers: list[bytes], *, changes_formation: bool) -> None:
+        """Write the header and the first entry to the spare file, rename it, and start to sync what came before."""
         self._add_checkpoint(wait=True)
         spare, self._spare = self._spare or self._background.submit(create_spare, self.directory), None
         following = self._attempt(self.directory, spare.result)
         header = encode_header(SegmentHeader(self._stripe, self._site, self._number + 1, before))
-        self._attempt(following.path, following.enter, [header, *buffers], turns)
-        self._attempt(following.path, following.name, self.directory / segment_name(before.sequence))
+        self._attempt(following.path, following.write_entry, [header, *buffers], changes_formation)
+        self._attempt(following.path, following.rename, self.directory / segment_name(before.sequence))
         self._confirm_before(before)
         self._output = following
         self._number += 1
         self._spare = self._background.submit(create_spare, self.directory)
 
     def _confirm_before(self, tip: Tip) -> None:
-        """Have everything before a new segment confirmed in the background, and its checkpoint made meanwhile."""
-        standing = SegmentCheckpoint(dict(self._streams), self._change)
+        """Sync everything before a new segment in the background, and encode its checkpoint there."""
+        checkpoint = SegmentCheckpoint(dict(self._streams), self._change)
         finished = self._output
         file = None if finished is None else finished.file
         path = self.directory if finished is None else finished.path
         directory = None if self._sync is SyncPolicy.NEVER else self.directory
-        self._confirming = self._start(path, _confirm_segment, file, directory, standing, tip.digest)
+        self._confirming = self._start(path, _confirm_segment, file, directory, checkpoint, tip.digest)
 
     def _add_checkpoint(self, *, wait: bool) -> None:
-        """Give the present segment its checkpoint, once everything before it is confirmed."""
+        """Append the checkpoint of the current segment, once everything before it is confirmed."""
         task = self._confirming
         if task is None or not (wait or task.future.done()):
             return
@@ -431,13 +426,13 @@ class JournalWriter:
         return _Task(self._background.submit(work, *arguments), path)
 
     def _end_sync(self) -> None:
-        """Wait for the disk to end what it was asked in the background, and hear how it went."""
+        """Wait for the sync in the background; raise if it failed."""
         task, self._syncing = self._syncing, None
         if task is not None:
             self._attempt(task.path, task.future.result)
 
     def _attempt(self, path: Path, work: Callable[..., _T], *arguments: object) -> _T:
-        """What fails once is never tried again: the kernel may have dropped what it could not write."""
+        """Run disk work. A failure is final and never retried: the kernel may have dropped unwritten pages."""
         try:
             return work(*arguments)
         except OSError as error:
@@ -447,7 +442,7 @@ class JournalWriter:
         kept = self._tip.sequence - 1 if self._tip else 0
         self._failure = WriteFailed(
             f"journal file {str(path)!r} cannot be written ({error.strerror}); "
-            f"it ends with sequence {kept}: make room or repair the disk, then start this site again"
+            f"it ends with sequence {kept}: free space or repair the disk, then start this site again"
         )
         return self._failure
 
@@ -456,8 +451,8 @@ class JournalWriter:
             os.close(self._output.file)
             self._output = None
 
-    def _let_go(self) -> None:
-        """Give every file back, and the lock last."""
+    def _close_files(self) -> None:
+        """Close every file, and the lock last."""
         self._closed = True
         self._background.shutdown()
         with suppress(OSError):
@@ -469,28 +464,31 @@ class JournalWriter:
         os.close(self._lock)
 
     def _resume(self) -> None:
-        """Go on where the journal ended, once what a crash left unfinished there has been cut off."""
+        """Continue at the end of the journal, after crash recovery."""
         resumption, torn = recover(self.directory, stripe=self._stripe, site=self._site)
         self._torn_tail = self._torn_tail or torn
         self._tip, self._ordered_through, self._streams, self._change, self._number = None, 0, {}, None, -1
         if resumption is None:
             return
         self._tip, self._number, self._ordered_through = resumption.tip, resumption.number, resumption.ordered_through
-        self._streams, self._change = dict(resumption.standing.streams), resumption.standing.change
+        self._streams, self._change = dict(resumption.state.streams), resumption.state.change
         try:
             self._output = open_output(
-                resumption.path, size=resumption.size, entries=resumption.entries, turned=resumption.turned
+                resumption.path,
+                size=resumption.size,
+                entries=resumption.entries,
+                ends_with_formation=resumption.ends_with_formation,
             )
-            self._make_good(self._output, resumption.owed)
+            self._finish_confirmation(self._output, resumption.missing_checkpoint)
         except OSError as error:
             raise UserError(f"journal file {str(resumption.path)!r} cannot be written ({error.strerror})") from None
 
-    def _make_good(self, output: Output, owed: Owed | None) -> None:
-        """Do what the writer before this one left undone: whoever counts on what was recovered counts on the disk."""
+    def _finish_confirmation(self, output: Output, missing: MissingCheckpoint | None) -> None:
+        """Sync what was recovered, and write a missing checkpoint: the site counts as a holder of it from now on."""
         directory = None if self._sync is SyncPolicy.NEVER else self.directory
-        if owed is not None:
-            file = os.open(owed.preceding, os.O_RDONLY | os.O_CLOEXEC)
-            output.write(_confirm_segment(file, directory, owed.checkpoint, owed.previous))
+        if missing is not None:
+            file = os.open(missing.preceding, os.O_RDONLY | os.O_CLOEXEC)
+            output.write(_confirm_segment(file, directory, missing.checkpoint, missing.previous))
         if directory is not None:
             os.fdatasync(output.file)
 
@@ -501,9 +499,9 @@ def _confirm(file: int) -> list[bytes]:
 
 
 def _confirm_segment(
-    file: int | None, directory: Path | None, standing: SegmentCheckpoint, previous: bytes
+    file: int | None, directory: Path | None, checkpoint: SegmentCheckpoint, previous: bytes
 ) -> list[bytes]:
-    """End a segment for good, unless there is no directory to confirm it in; the checkpoint of the next one."""
+    """Sync and close a segment (without a directory: only close it); the checkpoint record of the next one."""
     try:
         if directory is not None:
             if file is not None:
@@ -512,15 +510,15 @@ def _confirm_segment(
     finally:
         if file is not None:
             os.close(file)
-    encoded = encode_checkpoint(standing)
+    encoded = encode_checkpoint(checkpoint)
     return [encoded, link(previous, encoded)]
 
 
 def _lock(directory: Path) -> int:
-    """Make the directory and hold its lock; a second writer is refused."""
+    """Create the directory and take its lock; a second writer is refused."""
     try:
         if not directory.is_dir():
-            directory.mkdir(parents=True, exist_ok=True)  # a retransmit server may be first
+            directory.mkdir(parents=True, exist_ok=True)  # a retransmit server may have created it
             sync_directory(directory.parent)
         lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:

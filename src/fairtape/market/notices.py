@@ -1,9 +1,8 @@
-"""What a venue says beside its trades: one of them is void, one of them was wrong, the venue halts or opens again.
+"""Notices of a venue beside its trades: a trade is void, a trade is corrected, the venue halts or opens again.
 
-A trade is named by its number in the order, the one name that everybody knows it by; its venue learns that number with
-the acknowledgment. Beside the number a notice names the venue and the symbol, so that whoever reads it alone can tell
-which listing it is about, and whoever has the trade can tell a notice that is not about it. No notice is as long as a
-trade record, so a glance at its size tells them apart.
+A trade is identified by its number in the order, which its venue learns with the acknowledgment. A notice also names
+the venue and the symbol: a reader without the trade knows the listing, and a reader with the trade can detect a wrong
+notice. No notice has the size of a trade record, so the size tells them apart.
 """
 
 import struct
@@ -24,7 +23,7 @@ STATUS_KIND: Final = 0x56  # V
 NOTICE_VERSION: Final = 1
 NUMBER_MAX: Final = (1 << 63) - 1
 
-_HEAD: Final = struct.Struct("<BBH")  # kind, version, a word of the kind's own
+_HEAD: Final = struct.Struct("<BBH")  # kind, version, a field that depends on the kind
 _CANCEL: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}s{SYMBOL_MAX}sqq")
 _CORRECTION: Final = struct.Struct("<BBH4xqq")
 _STATUS: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}sq")
@@ -41,7 +40,7 @@ class BadNotice(ValueError):
 
 
 class Status(Enum):
-    """What a venue says of itself."""
+    """The status of a venue."""
 
     OPEN = 1
     HALTED = 2
@@ -49,7 +48,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The trade with this number never was."""
+    """The trade with this number is void."""
 
     number: int
     venue: str  # empty where it has none
@@ -64,10 +63,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The trade with this number was another one, of the same venue and symbol."""
+    """The trade with this number is replaced by another one of the same venue and symbol."""
 
     number: int
-    trade: Trade  # as it really was
+    trade: Trade  # the corrected one
     corrected_at: Instant
 
     def __post_init__(self) -> None:
@@ -77,7 +76,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class VenueStatus:
-    """A venue trades, or does not."""
+    """A venue opens or halts."""
 
     venue: str
     status: Status
@@ -95,7 +94,7 @@ Notice: TypeAlias = Cancel | Correction | VenueStatus
 
 
 def encode_notice(notice: Notice) -> bytes:
-    """The payload that carries a notice as one message."""
+    """The payload of a notice."""
     match notice:
         case Cancel(number, venue, symbol, at):
             names = venue.encode("ascii"), symbol.encode("ascii")
@@ -107,7 +106,7 @@ def encode_notice(notice: Notice) -> bytes:
 
 
 def is_notice(payload: bytes) -> bool:
-    """Whether these bytes have the size and the head of a notice: cheap, and no promise that `decode_notice` agrees."""
+    """Whether these bytes have the size and the head of a notice. Cheap; `decode_notice` may still refuse them."""
     return len(payload) >= _HEAD.size and _SIZES.get(payload[0]) == len(payload) and payload[1] == NOTICE_VERSION
 
 
@@ -117,7 +116,7 @@ def decode_notice(payload: bytes) -> Notice:
         raise BadNotice(f"{len(payload)} bytes that begin with {payload[:2].hex() or 'nothing'} are no notice")
     notice = _read(payload)
     if encode_notice(notice) != payload:
-        raise BadNotice("a notice is written in another way than its only one")
+        raise BadNotice("the encoding of a notice is not canonical")
     return notice
 
 
@@ -170,7 +169,7 @@ def notice_in(payload: bytes) -> Notice | None:
 
 
 def in_words(notice: Notice) -> str:
-    """What a notice says, for a person."""
+    """A notice as readable text."""
     match notice:
         case Cancel(number, venue, symbol):
             return f"number {number} is canceled: {symbol}{venue and f'@{venue}'}"

@@ -1,7 +1,7 @@
 """Prices and quantities as fixed-point integers: one unit is 1e-9, the unit of DBN.
 
-Two sites must agree on every price to the last digit, so no float enters the path: decimal text becomes an integer and
-an integer becomes decimal text, both exactly. What has no exact integer is refused; nothing is ever rounded here.
+Sites must agree on every price to the last digit, so no float is used: decimal text becomes an integer and an integer
+becomes decimal text, both exactly. A number without an exact integer is refused; nothing is rounded here.
 """
 
 import re
@@ -42,7 +42,7 @@ def parse_fixed(text: str) -> int:
 
 
 def format_fixed(value: int) -> str:
-    """The shortest decimal text of a fixed-point value; `parse_fixed` gives the value back."""
+    """The shortest decimal text of a fixed-point value; the inverse of `parse_fixed`."""
     if not FIXED_MIN <= value <= FIXED_MAX:
         raise BadNumber(f"{value} does not fit the 64 bits of a fixed-point value")
     whole, decimals = divmod(abs(value), ONE)
@@ -51,13 +51,13 @@ def format_fixed(value: int) -> str:
 
 
 def format_sum(value: int) -> str:
-    """The same for what a ledger adds up, which is not below 0 and may be larger than any price."""
+    """The same for the sums of a ledger, which are not negative and may exceed 64 bits."""
     whole, decimals = divmod(value, ONE)
     return f"{whole}.{decimals:0{DECIMALS}}".rstrip("0").rstrip(".")
 
 
 def _shifted(digits: int, places: int) -> int | None:
-    """`digits` times ten to the power `places`; None where that is not a whole number."""
+    """`digits` × 10 ** `places`; None where that is not a whole number."""
     scale: int = 10 ** abs(places)
     if places >= 0:
         return digits * scale

@@ -1,7 +1,7 @@
-"""A stripe plan as text: TOML that a person reads and changes, with one normal form.
+"""A stripe plan as TOML, with one normal form.
 
 `to_toml` writes the normal form; its bytes are the canonical bytes of a plan, and `digest` is their SHA-256.
-`from_toml` reads any TOML that says a plan, and refuses whatever it does not know with a sentence.
+`from_toml` reads any TOML file of a plan, and refuses unknown fields.
 """
 
 import tomllib
@@ -18,7 +18,7 @@ _SHOWN_MAX: Final = 60
 _LINE_MAX: Final = 100  # characters of symbols in a line
 
 Kind = TypeVar("Kind")
-_WORDS: Final[Mapping[type, str]] = {
+_TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "a text",
     int: "a whole number",
     list: "a list",
@@ -28,12 +28,12 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def canonical(plan: StripePlan) -> bytes:
-    """The bytes that two plans share exactly when they say the same."""
+    """The canonical bytes of a plan: equal plans have equal bytes."""
     return to_toml(plan).encode()
 
 
 def digest(plan: StripePlan) -> bytes:
-    """32 bytes that stand for a plan."""
+    """The SHA-256 of the canonical bytes."""
     return sha256(canonical(plan)).digest()
 
 
@@ -55,7 +55,7 @@ def to_toml(plan: StripePlan) -> str:
 
 
 def _list(name: str, values: Iterable[str]) -> list[str]:
-    """A list of names, broken into lines; nothing where there are none."""
+    """A list of names, wrapped into lines; nothing where the list is empty."""
     lines, line = [], ""
     for value in values:
         quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '", '
@@ -67,13 +67,13 @@ def _list(name: str, values: Iterable[str]) -> list[str]:
 
 
 def from_toml(text: str) -> StripePlan:
-    """The plan in a text. Raises `BadPlan` with a sentence for anything else."""
+    """The plan in a TOML text. Raises `BadPlan` for anything else."""
     if len(text) > TEXT_MAX:
         raise BadPlan(f"the plan has {len(text)} characters; it must have at most {TEXT_MAX}")
     try:
         fields = _Fields(tomllib.loads(text), "")
     except tomllib.TOMLDecodeError as error:
-        raise BadPlan(f"the plan is no TOML: {error}; correct that line") from None
+        raise BadPlan(f"the plan is not valid TOML: {error}; correct that line") from None
     version, day = fields.take("version", int), fields.take("day", object)
     core = tuple(_read_core(each) for each in fields.tables("core"))
     edge = tuple(_read_edge(each) for each in fields.tables("edge"))
@@ -82,7 +82,7 @@ def from_toml(text: str) -> StripePlan:
 
 
 def _midnight(day: object) -> int:
-    """TOML has a date of its own; numpy counts its days, and this room needs no calendar."""
+    """TOML has a type for dates; numpy counts its days, so this pure package needs no calendar."""
     if type(day).__name__ != "date":
         raise BadPlan(f"day is {str(day)[:_SHOWN_MAX]!r}; expected a date without a time, such as 2026-11-16")
     return int(np.datetime64(str(day), "D").astype(np.int64)) * DAY
@@ -116,7 +116,7 @@ def _read_edge(fields: "_Fields") -> EdgeStripe:
 
 
 class _Fields:
-    """One table: what is asked for by name and kind is taken out, and what is left at the end is refused."""
+    """One TOML table: fields are taken by name and type, and `finish` refuses those that are left."""
 
     def __init__(self, fields: Mapping[str, Any], at: str) -> None:
         self._fields = dict(fields)
@@ -125,9 +125,9 @@ class _Fields:
     def take(self, name: str, kind: type[Kind], default: Kind | None = None) -> Kind:
         value = self._fields.pop(name, default)
         if value is None:
-            raise BadPlan(f"the plan lacks {self._at}{name}; give {_WORDS.get(kind, 'a value')} there")
+            raise BadPlan(f"the plan lacks {self._at}{name}; give {_TYPE_NAMES.get(kind, 'a value')} there")
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadPlan(f"{self._at}{name} is {_shown(value)}; expected {_WORDS[kind]}")
+            raise BadPlan(f"{self._at}{name} is {_shown(value)}; expected {_TYPE_NAMES[kind]}")
         return value
 
     def names(self, name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The naive planner: symbols to stripes by their rates alone, the busiest first, each to the stripe with least load."""
+"""The simple planner: assigns symbols to stripes by rate, the busiest first, each to the stripe with the least load."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from fairtape.core.instants import Instant
 from fairtape.market.stripes import BadPlan, CoreStripe, EdgeStripe, Endpoint, StripePlan, following_address
 from fairtape.market.symbols import Symbol
 
-BASE: Final = Endpoint("239.196.0.1", 31_001)  # the first address that a plan gives out
+BASE: Final = Endpoint("239.196.0.1", 31_001)  # the first address of a plan
 CORE_BITS_PER_S_MAX: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a stripe will have to carry."""
+    """The expected load of a stripe."""
 
     stripe: int
     symbols: int
@@ -24,18 +24,18 @@ class Load:
 
     @property
     def share(self) -> float:
-        """The part of its cap that it needs; above 1 it cannot."""
+        """The load as a share of the cap; above 1 it does not fit."""
         return self.bits_per_s / self.bits_per_s_max
 
     @property
     def over(self) -> bool:
-        """Whether it needs more than its cap."""
+        """Whether the load exceeds the cap."""
         return self.bits_per_s > self.bits_per_s_max
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and how heavy its stripes are."""
+    """A plan, and the loads of its stripes."""
 
     plan: StripePlan
     loads: tuple[Load, ...]  # of each stripe for trades, in the order of their numbers
@@ -53,9 +53,9 @@ def plan_by_rate(
     venues: Sequence[str] = (),
     base: Endpoint = BASE,
 ) -> Planned:
-    """Spread symbols over this many stripes, at most `cap` bits/s each where that is possible; the loads say where not.
+    """Spread symbols over this many stripes, at most `cap` bits/s each where possible; the loads show where not.
 
-    Longest first, to the least loaded: never worse than 4/3 of the best spread (Graham 1969).
+    Longest processing time first: the highest load is at most 4/3 of the optimum (Graham 1969).
     """
     if stripes < cores:
         raise BadPlan(f"stripes is {stripes}; each of the {cores} core stripes needs at least one")
@@ -95,7 +95,7 @@ def _edges(
     venues: Sequence[str],
     base: Endpoint,
 ) -> list[EdgeStripe]:
-    """The stripes for trades, numbered from 1 on, and behind them an opaque one for each core stripe."""
+    """The stripes for trades, numbered from 1 on, and after them an opaque one for each core stripe."""
 
     def edge(number: int, core: int, symbols: Sequence[Symbol], *, opaque: bool) -> EdgeStripe:
         first = 2 * cores + (number - 1) * len(feeds)

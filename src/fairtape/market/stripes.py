@@ -1,12 +1,12 @@
 """Stripes: which symbols travel together. TRMP 2001 §4.3.
 
-In the core a stripe is wide, a TRMP group of its own, as much as a site can order. At the edge stripes are narrow, each
-on a multicast address of its own in every region's feed, as much as the least capable customer can hear. A plan says
-which symbol is in which edge stripe, and so in which core stripe. A symbol that no plan names has its place by a rule
-that depends on its name alone: everybody finds the same one, and no trade is ever without a stripe.
+In the core a stripe is wide: a TRMP group of its own, as much as a site can order. At the edge stripes are narrow:
+each has a multicast address of its own in every region's feed, and as much load as the least capable customer can
+receive. A plan assigns symbols to edge stripes, and edge stripes to core stripes. A symbol that is not in the plan is
+assigned by a hash of its name, so that every node finds the same stripe and every trade has one.
 
-A plan has one normal form: everything that has no order of its own is sorted when the plan is made. So plans that say
-the same have the same bytes (`fairtape.market.stripe_files` writes them) and the same digest.
+A plan has one normal form: lists without an order of their own are sorted when the plan is made. So equal plans have
+equal bytes (`fairtape.market.stripe_files` writes them) and the same digest.
 """
 
 import re
@@ -16,20 +16,20 @@ from functools import cached_property
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from fairtape.core.addresses import PORT_MAX, find_address, format_address
 from fairtape.core.instants import SECOND, Instant
 from fairtape.market.symbols import BadName, Symbol, checked_symbol, checked_venue
 from fairtape.wire.frames import STRIPE_MAX
 
 DAY: Final = 86_400 * SECOND
 VERSION_MAX: Final = 36**3 - 1  # three characters of a session's name
-EDGE_MAX: Final = 36**3 - 1  # the highest number of an edge stripe, likewise
+EDGE_MAX: Final = 36**3 - 1  # the highest number of an edge stripe, for the same reason
 STRIPES_MAX: Final = 4_096  # edge stripes of one plan
-SYMBOLS_MAX: Final = 1 << 16  # symbols that a plan names
-LISTINGS_MAX: Final = (1 << 16) - 1  # symbols times venues of the stripes of one core stripe: what ITCH can number
+SYMBOLS_MAX: Final = 1 << 16  # symbols in a plan
+LISTINGS_MAX: Final = (1 << 16) - 1  # symbols × venues of the stripes of one core stripe: the stock locates of ITCH
 FEEDS_MAX: Final = 64
 FEED_NAME_MAX: Final = 16
 BITS_PER_S_MAX: Final = 10**12
-PORT_MAX: Final = (1 << 16) - 1
 
 _FEED_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _ADDRESS: Final = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.(0|[1-9][0-9]{0,2})){3}")
@@ -47,18 +47,18 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.address}:{self.port}"
+        return format_address(self)
 
     @classmethod
     def parse(cls, text: str, what: str) -> "Endpoint":
         """The endpoint in text such as 239.195.7.1:31001."""
-        address, colon, port = text.rpartition(":")
-        if not colon or not port.isascii() or not port.isdigit() or len(port) > len(str(PORT_MAX)):
+        found = find_address(text)
+        if found is None:
             raise BadPlan(f"{what} is {text!r}; expected an address and a port such as 239.195.7.1:31001")
-        return cls(address, int(port))
+        return cls(*found)
 
     def check(self, what: str) -> None:
-        """Refuse what no group can be."""
+        """Raise `BadPlan` where it is no multicast group and port."""
         numbers = [int(each) for each in self.address.split(".")] if _ADDRESS.fullmatch(self.address) else []
         if not numbers or numbers[0] not in _MULTICAST or max(numbers) > 255:
             raise BadPlan(f"{what} is {self}; its address must be an IPv4 multicast address such as 239.195.7.1")
@@ -71,28 +71,28 @@ class CoreStripe:
     """A TRMP group of its own."""
 
     number: int  # the stripe in every frame of that group
-    at: Endpoint  # its data; its acknowledgments have the next address
+    at: Endpoint  # of its data; its acknowledgments have the next address
     bits_per_s_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeStripe:
-    """What a customer hears with one ear."""
+    """A part of a core stripe that a customer can subscribe to."""
 
     number: int
     core: int  # the core stripe that it is a part of
-    bits_per_s_max: int  # what a receiver sends at most, headers of IP and UDP included
-    feeds: tuple[tuple[str, Endpoint], ...]  # where each region's feed sends it
+    bits_per_s_max: int  # the cap of its sending rate, headers of IP and UDP included
+    feeds: tuple[tuple[str, Endpoint], ...]  # the address in each region's feed
     symbols: tuple[Symbol, ...] = ()
-    venues: tuple[str, ...] = ()  # whose trades of these symbols have a listing; other trades are sent, but wide
-    opaque: bool = False  # it carries whatever the core stripe brings that is no trade, and nothing else
+    venues: tuple[str, ...] = ()  # whose trades of these symbols have a listing; trades of others are sent wide
+    opaque: bool = False  # it carries all messages of the core stripe that are no trades, and nothing else
 
     def __post_init__(self) -> None:
         for name in ("feeds", "symbols", "venues"):
             object.__setattr__(self, name, tuple(sorted(getattr(self, name))))
 
     def endpoint(self, feed: str) -> Endpoint:
-        """Where this feed sends the stripe."""
+        """The address of the stripe in this feed."""
         return dict(self.feeds)[feed]
 
 
@@ -101,16 +101,16 @@ class StripePlan:
     """One version of the layout of all stripes."""
 
     version: int
-    midnight_at: Instant  # of the day, UTC, that the ITCH timestamps of its sessions count from
+    midnight_at: Instant  # UTC: the origin of the ITCH timestamps of its sessions
     core: tuple[CoreStripe, ...]
     edge: tuple[EdgeStripe, ...]
-    _places: Mapping[Symbol, EdgeStripe] = field(init=False, repr=False, compare=False)
+    _by_symbol: Mapping[Symbol, EdgeStripe] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("core", "edge"):
             object.__setattr__(self, name, tuple(sorted(getattr(self, name), key=_number)))
         _check(self)
-        object.__setattr__(self, "_places", {symbol: stripe for stripe in self.edge for symbol in stripe.symbols})
+        object.__setattr__(self, "_by_symbol", {symbol: stripe for stripe in self.edge for symbol in stripe.symbols})
 
     @property
     def feeds(self) -> tuple[str, ...]:
@@ -128,21 +128,21 @@ class StripePlan:
 
     def core_of(self, symbol: Symbol) -> int:
         """The core stripe in which a symbol is published."""
-        named = self._places.get(symbol)
-        return self.core[_stable(symbol) % len(self.core)].number if named is None else named.core
+        named = self._by_symbol.get(symbol)
+        return self.core[_stable_hash(symbol) % len(self.core)].number if named is None else named.core
 
     def edge_of(self, symbol: Symbol, core: int | None = None) -> int:
-        """The edge stripe in which customers find a symbol that came by this core stripe.
+        """The edge stripe of a symbol that was published in this core stripe.
 
-        What came by another core stripe than the plan says was published by somebody who did not follow it; it has a
-        place all the same, by the rule for symbols without a name.
+        A publisher may use another core stripe than the plan's. Then the hash of the name decides, as for symbols that
+        are not in the plan.
         """
         core = self.core_of(symbol) if core is None else core
-        named = self._places.get(symbol)
+        named = self._by_symbol.get(symbol)
         if named is not None and named.core == core:
             return named.number
         open_stripes = self._open[core]
-        return open_stripes[_stable(symbol) // len(self.core) % len(open_stripes)]
+        return open_stripes[_stable_hash(symbol) // len(self.core) % len(open_stripes)]
 
     @cached_property
     def _open(self) -> Mapping[int, tuple[int, ...]]:
@@ -157,8 +157,8 @@ def _number(stripe: CoreStripe | EdgeStripe) -> int:
     return stripe.number
 
 
-def _stable(symbol: Symbol) -> int:
-    """The same number for the same name, on every machine and for ever."""
+def _stable_hash(symbol: Symbol) -> int:
+    """A hash of the name that is the same on every machine and in every version."""
     return crc32(symbol.encode("ascii"))
 
 
@@ -178,7 +178,7 @@ def _check(plan: StripePlan) -> None:
         _check_edge(plan, edge)
     for name, stripes in (("core", plan.core), ("edge", plan.edge)):
         if repeated := _repeated(stripe.number for stripe in stripes):
-            raise BadPlan(f"{name} stripe {repeated[0]} stands in the plan twice; give each a number of its own")
+            raise BadPlan(f"{name} stripe {repeated[0]} is in the plan twice; give each a number of its own")
     _check_symbols(plan)
     _check_cores(plan)
     _check_addresses(plan)
@@ -209,7 +209,7 @@ def _check_edge(plan: StripePlan, edge: EdgeStripe) -> None:
     except BadName as error:
         raise BadPlan(f"{what}: {error}") from None
     if repeated := _repeated(edge.venues):
-        raise BadPlan(f"venue {repeated[0]} stands in {what} twice; name it once")
+        raise BadPlan(f"venue {repeated[0]} is in {what} twice; name it once")
 
 
 def _check_feeds(plan: StripePlan, edge: EdgeStripe, what: str) -> None:
@@ -227,10 +227,10 @@ def _check_feeds(plan: StripePlan, edge: EdgeStripe, what: str) -> None:
 def _check_symbols(plan: StripePlan) -> None:
     if repeated := _repeated(symbol for stripe in plan.edge for symbol in stripe.symbols):
         stripes = [str(stripe.number) for stripe in plan.edge if repeated[0] in stripe.symbols]
-        raise BadPlan(f"symbol {repeated[0]} stands in edge stripes {', '.join(stripes)} more than once; name it once")
+        raise BadPlan(f"symbol {repeated[0]} is in edge stripes {', '.join(stripes)} more than once; name it once")
     named = sum(len(stripe.symbols) for stripe in plan.edge)
     if named > SYMBOLS_MAX:
-        raise BadPlan(f"symbols are {named}; a plan names at most {SYMBOLS_MAX}, the others have their place by rule")
+        raise BadPlan(f"the plan names {named} symbols; it may name at most {SYMBOLS_MAX}, others are assigned by hash")
 
 
 def _check_cores(plan: StripePlan) -> None:
@@ -250,7 +250,7 @@ def _check_cores(plan: StripePlan) -> None:
 
 
 def _check_addresses(plan: StripePlan) -> None:
-    """Whoever joins a group gets all of it, whatever the port: so one group carries one stripe of one feed."""
+    """A member of a group receives all of its ports, so every stripe of every feed has a group of its own."""
     if repeated := _repeated(address for address, _ in _addresses(plan)):
         users = [user for address, user in _addresses(plan) if address == repeated[0]]
         raise BadPlan(f"address {repeated[0]} is that of {' and of '.join(users)}; give each an address of its own")
@@ -266,7 +266,7 @@ def _addresses(plan: StripePlan) -> Iterator[tuple[str, str]]:
 
 
 def following_address(address: str, steps: int = 1) -> str:
-    """The address so many steps behind this one."""
+    """The IPv4 address this many steps after `address`."""
     value = 0
     for part in address.split("."):
         value = value << 8 | int(part)
@@ -275,6 +275,6 @@ def following_address(address: str, steps: int = 1) -> str:
 
 
 def _repeated(values: Iterator[object] | tuple[object, ...]) -> list[object]:
-    """Those that stand there more than once, the first of them first."""
+    """The values that occur more than once, in order."""
     seen: set[object] = set()
     return [value for value in values if value in seen or seen.add(value)]  # type: ignore[func-returns-value]

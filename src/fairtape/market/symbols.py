@@ -1,4 +1,4 @@
-"""Names: the symbols of instruments, and the venues that trade them."""
+"""Names of symbols and venues: their rules, a generator of tickers, and a table of venues."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,29 +10,29 @@ from typing import Final, TypeAlias
 
 Symbol: TypeAlias = str
 
-SYMBOL_MAX: Final = 16  # characters: what a trade record has room for
-VENUE_NAME_MAX: Final = 12  # characters, likewise
+SYMBOL_MAX: Final = 16  # characters in a trade record
+VENUE_NAME_MAX: Final = 12  # characters in a trade record
 UNIVERSE_MAX: Final = 1 << 16  # symbols: an index into a universe fits 16 bits
 
-_PRINTABLE: Final = re.compile(r"[!-~]+")  # every ascii character that leaves ink
+_PRINTABLE: Final = re.compile(r"[!-~]+")  # printable ascii without the blank
 
-# Lengths of tickers in the proportions of the listed companies of the United States: short names are few and taken.
+# Lengths of tickers in the proportions of the companies that are listed in the United States.
 _LENGTHS: Final = (4, 3, 4, 3, 4, 4, 3, 2, 4, 3, 4, 3, 4, 4, 3, 1, 4, 3, 4, 3, 4, 4, 3, 4)
-_STRIDE: Final = 282_427  # shares no factor with 26, so it visits every name of a length once, in no visible order
-_OFFSET: Final = 1_009  # between lengths, so that PSL and PSLA do not come together
+_STRIDE: Final = 282_427  # coprime to 26: visits every name of a length once, in no visible order
+_OFFSET: Final = 1_009  # between lengths, so that PSL and PSLA are not neighbours
 
 
 class BadName(ValueError):
-    """A text that cannot name a symbol or a venue; the message says what such a name is."""
+    """A text that is no valid name of a symbol or a venue; the message states the rule."""
 
 
 def checked_symbol(text: str) -> Symbol:
-    """The text, once it is known to be 1 to 16 printable ascii characters without blanks."""
+    """The text, if it is 1 to 16 printable ascii characters without blanks; else raises `BadName`."""
     return _checked("symbol", text, SYMBOL_MAX)
 
 
 def checked_venue(text: str) -> str:
-    """The text, once it is known to be 1 to 12 printable ascii characters without blanks."""
+    """The text, if it is 1 to 12 printable ascii characters without blanks; else raises `BadName`."""
     return _checked("venue", text, VENUE_NAME_MAX)
 
 
@@ -44,7 +44,7 @@ def _checked(field: str, text: str, size_max: int) -> str:
 
 
 def universe(count: int) -> tuple[Symbol, ...]:
-    """The first `count` of one endless list of distinct tickers: a larger universe begins with the smaller one."""
+    """The first `count` of one endless list of distinct tickers, so a larger universe begins with a smaller one."""
     if not 1 <= count <= UNIVERSE_MAX:
         raise ValueError(f"symbols is {count}; it must be from 1 to {UNIVERSE_MAX}")
     return tuple(islice(_tickers(), count))
@@ -62,7 +62,7 @@ def _tickers() -> Iterator[Symbol]:
 
 
 def _ticker(position: int, length: int) -> Symbol:
-    """The name at one position among all names of one length."""
+    """The name with this index among all names of this length."""
     letters = []
     rest = (position + length * _OFFSET) * _STRIDE % len(ascii_uppercase) ** length
     for _ in range(length):
@@ -73,14 +73,14 @@ def _ticker(position: int, length: int) -> Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Venue:
-    """A place where trades are printed."""
+    """A trading venue."""
 
     number: int  # from 1 on; 0 stands for any venue that is not in the table
     name: str  # its market identifier code, ISO 10383: what a trade record carries
     city: str
 
 
-VENUES: Final = (  # the first nine stand in the nine cities, the busiest regions first
+VENUES: Final = (  # the first nine are in the nine cities, the busiest regions first
     Venue(1, "XNYS", "New York"),
     Venue(2, "XLON", "London"),
     Venue(3, "XTKS", "Tokyo"),

@@ -1,11 +1,10 @@
-"""A trade, and the 64 bytes that carry it as one message.
+"""A trade, and its record of 64 bytes, which is one message.
 
-The record has one size and one layout, so a body full of trades is a NumPy array as it stands: `records` looks at a
-whole body at once, `decode` at a single message, and both refuse exactly the same bytes. Little-endian, because that
-is what every machine that reads it computes in.
+Records have one size and one layout, so a body full of trades can be used as a NumPy array: `records` checks a whole
+body at once, `decode` a single message, and both refuse exactly the same bytes. Little-endian, the byte order of the
+machines that read it.
 
-A record carries the *name* of its venue, so that it means the same wherever it was published and whoever reads it: no
-two publishers ever have to agree on numbers.
+A record carries the *name* of its venue, so that publishers need not agree on venue numbers.
 """
 
 import struct
@@ -62,8 +61,8 @@ class BadTrade(ValueError):
 class TradeFlag(IntFlag):
     """Bits of a trade's flags."""
 
-    BOUGHT = 1  # the buyer came to the market and took what was offered
-    SOLD = 2  # the seller did
+    BOUGHT = 1  # the buyer was the aggressor
+    SOLD = 2  # the seller was
 
 
 FLAGS_ALLOWED: Final = int(TradeFlag.BOUGHT | TradeFlag.SOLD)
@@ -72,7 +71,7 @@ _FLAGS_FORBIDDEN: Final = np.uint16(~FLAGS_ALLOWED & 0xFFFF)
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """One print of one venue."""
+    """One trade of one venue."""
 
     venue: int  # its number in VENUES; 0 where it is none of them
     symbol: Symbol
@@ -101,7 +100,7 @@ class Trade:
 
     @property
     def venue_name(self) -> str:
-        """The name of its venue, whichever it is; empty where it has none."""
+        """The name of the venue; empty where the trade has none."""
         return VENUE_NAMES.get(self.venue, self.other_venue)
 
 
@@ -159,29 +158,29 @@ def records(buffer: bytes | bytearray | memoryview) -> Trades:
         ("kind", trades["kind"] == TRADE_KIND),
         ("version", trades["version"] == TRADE_VERSION),
         ("flags", trades["flags"] & _FLAGS_FORBIDDEN == 0),
-        ("venue", _are_inked(trades["venue"])),
+        ("venue", _are_printable(trades["venue"])),
         ("quantity", trades["quantity"] >= 0),
         ("traded_at", trades["traded_at"] >= 0),
-        ("symbol", _are_inked(trades["symbol"]) & (trades["symbol"] != b"")),
+        ("symbol", _are_printable(trades["symbol"]) & (trades["symbol"] != b"")),
     ):
         if not good.all():
             row = int(np.argmin(good))
-            raise BadTrade(f"{field} of record {row} is {trades[field][row]!r}, which no trade has")
+            raise BadTrade(f"{field} of record {row} is {trades[field][row]!r}, which is not allowed in a trade")
     return trades
 
 
 def blank_trades(count: int) -> Trades:
-    """`count` records whose kind and version are set and whose other fields are zero, for a writer to fill."""
+    """`count` records with kind and version set and all other fields zero, to be filled in."""
     trades: Trades = np.zeros(count, TRADE_DTYPE)
     trades["kind"] = TRADE_KIND
     trades["version"] = TRADE_VERSION
     return trades
 
 
-def _are_inked(names: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
-    """Which names have as many characters that leave ink as they are long."""
+def _are_printable(names: npt.NDArray[np.bytes_]) -> npt.NDArray[np.bool_]:
+    """Which names consist of printable characters without blanks."""
     names = np.ascontiguousarray(names)
     characters = names.view(np.uint8).reshape(-1, names.dtype.itemsize)
-    inked = (characters > ord(" ")) & (characters <= ord("~"))
-    good: npt.NDArray[np.bool_] = inked.sum(axis=1) == np.char.str_len(names)
+    printable = (characters > ord(" ")) & (characters <= ord("~"))
+    good: npt.NDArray[np.bool_] = printable.sum(axis=1) == np.char.str_len(names)
     return good

@@ -1,1 +1,9 @@
-"""Sockets and time: UDP, transports, the driver, the runtime of a node, the clock, injected link faults."""
+"""Sockets and time: runs the pure machines on real UDP sockets and the real clock.
+
+- `clock`: UTC in nanoseconds with an error bound; never goes back
+- `udp`: sockets that send and receive batches of datagrams in one system call
+- `transports`: IP multicast, or a mesh of unicast
+- `fault_injection`: loss, delay and duplication on the receive path of a node
+- `node_runtime`: one machine with its sockets, journal, store and callbacks
+- `driver`: the event loop of one process
+"""

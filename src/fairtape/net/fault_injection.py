@@ -1,11 +1,11 @@
-"""Injected weather: the receive path of one node, as if it stood behind real links.
+"""Injected link faults: loss, delay and duplication on the receive path of one node.
 
-Ordinary machines cannot shape traffic, so what a link does to datagrams happens where they arrive: the node that sent
-one selects the weather, chance decides, and a delayed datagram waits here until it is due. The simulator uses the same
-description (`fairtape.core.link_faults`), so a demonstration and a simulated world live in one climate.
+Ordinary machines cannot shape traffic, so faults are applied where datagrams arrive. The sender of a datagram selects
+the faults of its link, the random generator decides, and a delayed datagram waits here until it is due. The simulator
+uses the same description (`fairtape.core.link_faults`).
 
-Who sent a datagram is not always who wrote it: a repair is the original, and its header names the source or the old
-token site. So the network's own answer counts, and the header only where that is not known.
+The sender of a datagram is not always its author: a repair is the original datagram, whose header names the source or
+the old token site. So the network address selects the link, and the header only where the address is not known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ from fairtape.core.link_faults import NO_FAULTS, Chance, LinkFaults, arrival_del
 from fairtape.wire.frames import HEADER, NODE_MAX, NodeId
 
 WAITING_MAX: Final = 1 << 16
-_WRITER: Final = slice(HEADER.size - 4, HEADER.size)  # where the header names who wrote it
+_AUTHOR: Final = slice(HEADER.size - 4, HEADER.size)  # the author's node number in the header
 
 
 class FaultInjector:
-    """The weather on every link to one node. Equal chance and equal arrivals give equal fates."""
+    """The faults on every link to one node. Deterministic: the same seed and arrivals give the same faults."""
 
     __slots__ = ("_arrivals", "_chance", "_links", "_waiting", "_waiting_max", "lost", "overflowed")
 
     def __init__(self, links: Mapping[NodeId, LinkFaults], chance: Chance, *, waiting_max: int = WAITING_MAX) -> None:
-        """`links` gives the weather from each sender to this node; whoever is not named has calm weather."""
+        """`links` gives the faults from each sender to this node; a sender that is not named has none."""
         if waiting_max < 1:
             raise UserError(f"waiting_max is {waiting_max}; at least one delayed datagram must fit")
         for sender in links:
             if not 0 <= sender <= NODE_MAX:
-                raise UserError(f"weather names the sender {sender}; node numbers go from 0 to {NODE_MAX}")
+                raise UserError(f"link faults name the sender {sender}; node numbers go from 0 to {NODE_MAX}")
         self._links: dict[NodeId | None, LinkFaults] = {
             sender: link_faults for sender, link_faults in links.items() if link_faults != NO_FAULTS
         }
@@ -44,21 +44,21 @@ class FaultInjector:
         self.overflowed = 0  # lost because too many were waiting
 
     def admit(self, datagrams: Sequence[bytes], origins: Sequence[NodeId | None], now: Instant) -> list[bytes]:
-        """Take what the network brought, each datagram with the node that sent it where that is known.
+        """Apply the faults to datagrams that arrived, each with its sender where that is known.
 
-        What is ready at once comes back, the rest waits or is lost.
+        Returns those that pass at once. The others are delayed or lost.
         """
         ready: list[bytes] = []
         for datagram, origin in zip(datagrams, origins, strict=True):
-            link_faults = self._links.get(writer_of(datagram) if origin is None else origin)
+            link_faults = self._links.get(_author_of(datagram) if origin is None else origin)
             if link_faults is None:
                 ready.append(datagram)
             else:
-                self._expose(datagram, link_faults, now, ready)
+                self._apply(datagram, link_faults, now, ready)
         return ready
 
     def due(self, now: Instant) -> list[bytes]:
-        """The delayed datagrams whose time has come, in the order of their instants."""
+        """The delayed datagrams that are due, earliest first."""
         waiting = self._waiting
         ready = []
         while waiting and waiting[0][0] <= now:
@@ -66,10 +66,9 @@ class FaultInjector:
         return ready
 
     def deadline(self) -> Instant | None:
-        """When the next delayed datagram is due."""
         return self._waiting[0][0] if self._waiting else None
 
-    def _expose(self, datagram: bytes, link_faults: LinkFaults, now: Instant, ready: list[bytes]) -> None:
+    def _apply(self, datagram: bytes, link_faults: LinkFaults, now: Instant, ready: list[bytes]) -> None:
         delays = arrival_delays(link_faults, self._chance)
         self.lost += not delays
         for delay in delays:
@@ -82,6 +81,6 @@ class FaultInjector:
                 self.overflowed += 1
 
 
-def writer_of(datagram: bytes) -> NodeId | None:
-    """Whom the header names; None where there is no whole header."""
-    return int.from_bytes(datagram[_WRITER]) if len(datagram) >= HEADER.size else None
+def _author_of(datagram: bytes) -> NodeId | None:
+    """The node that the header names; None where the header is incomplete."""
+    return int.from_bytes(datagram[_AUTHOR]) if len(datagram) >= HEADER.size else None

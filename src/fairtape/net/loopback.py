@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
+from fairtape.core.addresses import PORT_MAX
 from fairtape.core.errors import UserError
 from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
-from fairtape.net.udp import PORT_MAX
 from fairtape.wire.frames import NodeId
 
 PORTS: Final = range(20_000, 32_000)
@@ -63,7 +63,7 @@ def loopback_book(
 ) -> AddressBook:
     """An address on this machine for every node, on any free ports or on those from `first_port` on."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
-    roles |= dict.fromkeys(reformers, Role.GOVERNOR)
+    roles |= dict.fromkeys(reformers, Role.COORDINATOR)
     ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 

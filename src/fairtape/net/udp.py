@@ -1,39 +1,33 @@
-"""UDP sockets that move trains of datagrams.
+"""UDP sockets with segmentation offload.
 
-A call into the kernel costs more than the bytes it moves, so datagrams travel in trains: consecutive datagrams of one
-size (the last may be shorter) leave in one call with `UDP_SEGMENT`, and with `UDP_GRO` a whole train arrives in one
-call with the size of its segments beside it. Where a kernel, a device or a route refuses, datagrams go one by one; the
-receiver sees the same datagrams in the same order either way.
+A system call costs more than the bytes that it moves, so datagrams are sent and received in trains: consecutive
+datagrams of one size (the last may be shorter) leave in one call with `UDP_SEGMENT`, and with `UDP_GRO` a whole train
+arrives in one call, with its segment size as ancillary data. Where a kernel, a device or a route refuses, datagrams are
+sent one by one; the receiver gets the same datagrams in the same order either way.
 
-UDP may lose, but not silently: whatever the kernel would not take or could not keep is counted in `Traffic`.
+Losses in the kernel are counted: what it would not send or could not buffer is in `Traffic`.
 """
 
 import errno
-import re
 import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address
-from typing import Final, TypeAlias
+from typing import Final
 
+from fairtape.core.addresses import Address, check_port
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 
-Address: TypeAlias = tuple[str, int]
-
-TRAIN_MAX: Final = 64  # segments of one call, in every kernel that knows UDP_SEGMENT
-# With its Ethernet, IP and UDP headers a train must stay below 64 KiB, or the kernel cuts it up before the device.
+TRAIN_MAX: Final = 64  # segments of one call, in every kernel that has UDP_SEGMENT
+# With its Ethernet, IP and UDP headers a train must stay below 64 KiB, or the kernel splits it before the device.
 TRAIN_BYTES_MAX: Final = 65_535 - 14 - 20 - 8
-REFUSING_MAX: Final = 4_096  # addresses that are remembered to take no trains
-BUFFER_SIZE: Final = 4 << 20  # asked of the kernel for each direction
-PORT_MAX: Final = 65_535
-SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may stand before a full queue
+REFUSING_MAX: Final = 4_096  # addresses that are remembered to refuse trains
+BUFFER_SIZE: Final = 4 << 20  # requested from the kernel for each direction
+SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may wait for a full queue
 SEND_RETRY_DELAY: Final = 50 * MICROSECOND
 
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-_NUMBERS: Final = re.compile(r"[0-9.]+")
 _SOL_UDP: Final = socket.IPPROTO_UDP
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
@@ -51,12 +45,12 @@ _REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, 
 
 @dataclass(slots=True)
 class Traffic:
-    """What passed a socket, in datagrams, and what did not."""
+    """Counts of a socket, in datagrams."""
 
     sent: int = 0
     dropped: int = 0  # the kernel would not send it
     received: int = 0
-    overflowed: int = 0  # the kernel had no room to keep it for us; it counts a whole train once
+    overflowed: int = 0  # the receive buffer was full; the kernel counts a whole train once
 
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(
@@ -82,34 +76,34 @@ class UdpSocket:
         "traffic",
     )
 
-    def __init__(self, bound: socket.socket, *, trains: bool = True, deaf_to: Address | None = None) -> None:
-        """Take over a bound socket. `deaf_to` names one sender that is not heard: a node's own echo."""
+    def __init__(self, bound: socket.socket, *, trains: bool = True, ignored_sender: Address | None = None) -> None:
+        """Take over a bound socket. Datagrams from `ignored_sender`, a node's own address, are dropped."""
         bound.settimeout(0)
         self._socket = bound
-        self._deaf_to = deaf_to
-        self._trains = trains and _allows(bound, _SOL_UDP, _UDP_SEGMENT, 0)
+        self._deaf_to = ignored_sender
+        self._trains = trains and _try_option(bound, _SOL_UDP, _UDP_SEGMENT, 0)
         self._refusing: set[Address] = set()
         if trains:
-            _allows(bound, _SOL_UDP, _UDP_GRO, 1)
-        _allows(bound, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
+            _try_option(bound, _SOL_UDP, _UDP_GRO, 1)
+        _try_option(bound, socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
         self.fd: Final = bound.fileno()
         self.address: Final[Address] = bound.getsockname()
-        self.receive_buffer: Final = _grant(bound, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
-        self.send_buffer: Final = _grant(bound, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        self.receive_buffer: Final = _set_buffer(bound, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        self.send_buffer: Final = _set_buffer(bound, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         self.traffic: Final = Traffic()
 
     def receive(self, datagrams_max: int, senders: list[Address] | None = None) -> list[bytes]:
-        """What has arrived, oldest first. Stops at `datagrams_max`; the train that reaches that many stays whole.
+        """The datagrams that have arrived, oldest first. Stops after the train that reaches `datagrams_max`.
 
-        Whoever wants to know where each datagram came from passes a list of `senders`, which grows by as many.
+        Appends the address of each datagram's sender to `senders`, if given.
         """
         datagrams: list[bytes] = []
-        recvmsg, deaf_to = self._socket.recvmsg, self._deaf_to
+        recvmsg, ignored_sender = self._socket.recvmsg, self._deaf_to
         try:
             while len(datagrams) < datagrams_max:
                 data, ancillary, _, sender = recvmsg(_RECEIVE_MAX, _ANCILLARY_MAX)
-                if sender == deaf_to:
-                    datagrams_max -= 1  # an echo costs a call as well, and calls are what the limit is for
+                if sender == ignored_sender:
+                    datagrams_max -= 1  # a loopback copy costs a call as well, and the limit is for calls
                     continue
                 size = self._segment_size(ancillary) if ancillary else 0
                 if size:
@@ -124,14 +118,16 @@ class UdpSocket:
         return datagrams
 
     def send(self, datagrams: Sequence[bytes], *addresses: Address) -> None:
-        """Send all datagrams, in this order, to each address. A full queue is waited for a moment, then counted."""
-        give_up_at = 0  # the patience of the whole call, however many trains and addresses it has
+        """Send all datagrams, in this order, to each address.
+
+        Waits for a full queue for at most `SEND_WAIT_MAX` per call; what does not fit then is dropped and counted.
+        """
+        give_up_at = 0  # of the whole call, however many trains and addresses it has
         for train in trains(datagrams):
             for address in addresses:
                 give_up_at = self._send_train(train, address, give_up_at)
 
     def close(self) -> None:
-        """Give the port back."""
         self._socket.close()
 
     def _send_train(self, train: Sequence[bytes], address: Address, give_up_at: int) -> int:
@@ -141,9 +137,9 @@ class UdpSocket:
             if failure not in _REFUSES_TRAINS:
                 self._count(len(train), failure)
                 return give_up_at
-            # The route to this address takes no trains (a device without checksums, a smaller path): remembered.
+            # The route to this address refuses trains (a device without checksums, a smaller path MTU).
             if len(self._refusing) >= REFUSING_MAX:
-                self._refusing.clear()  # strangers ask a retransmit server: to try each once more costs little
+                self._refusing.clear()  # unknown clients ask a retransmit server; one more attempt each is cheap
             self._refusing.add(address)
         for datagram in train:
             failure, give_up_at = self._transmit((datagram,), (), address, give_up_at)
@@ -153,7 +149,7 @@ class UdpSocket:
     def _transmit(
         self, buffers: Sequence[bytes], ancillary: Sequence[tuple[int, int, bytes]], address: Address, give_up_at: int
     ) -> tuple[int, int]:
-        """One call, repeated for a while where the queue is full: (0 or the error's number, when patience ends)."""
+        """Send in one call; retry while the queue is full. Returns (0 or the errno, when to give up)."""
         while True:
             try:
                 self._socket.sendmsg(buffers, ancillary, 0, address)
@@ -186,49 +182,35 @@ class UdpSocket:
 
 
 def trains(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut a sequence into trains: as long as sizes are equal; a shorter datagram is the last of its train."""
-    start = size = last = room = 0
+    """Split a sequence into trains of equal size; a shorter datagram is the last of its train."""
+    start = size = last = space = 0
     for position, datagram in enumerate(datagrams):
         length = len(datagram)
-        joins = last == size >= length > 0 and length <= room and position - start < TRAIN_MAX
+        joins = last == size >= length > 0 and length <= space and position - start < TRAIN_MAX
         if not joins:
             if position:
                 yield datagrams[start:position]
-            start, size, room = position, length, TRAIN_BYTES_MAX
+            start, size, space = position, length, TRAIN_BYTES_MAX
         last = length
-        room -= length
+        space -= length
     if datagrams:
         yield datagrams[start:]
 
 
-def is_host(text: str) -> bool:
-    """Whether it can be the name or the IPv4 address of a machine."""
-    if not _HOST.fullmatch(text):
-        return False
-    if not _NUMBERS.fullmatch(text):
-        return True
-    try:
-        IPv4Address(text)
-    except AddressValueError:
-        return False
-    return True
-
-
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A UDP socket on that address; `shared` lets several processes of this machine hear one multicast group."""
-    if not 0 <= port <= PORT_MAX:
-        raise UserError(f"port is {port}; it must be from 0 to {PORT_MAX}")
+    """A UDP socket bound to the address; `shared` lets several processes of this machine join one multicast group."""
+    check_port("port", port, port_min=0)
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise UserError(_bind_sentence(host, port, error)) from None
+        raise UserError(_bind_error(host, port, error)) from None
     return bound
 
 
-def _bind_sentence(host: str, port: int, error: OSError) -> str:
+def _bind_error(host: str, port: int, error: OSError) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return f"port is {port} on {host}, which another program uses; stop that program or choose another port"
@@ -239,7 +221,7 @@ def _bind_sentence(host: str, port: int, error: OSError) -> str:
     return f"host is {host} and port {port}, where no socket can be bound: {error.strerror or error}; choose another"
 
 
-def _allows(bound: socket.socket, level: int, option: int, value: int) -> bool:
+def _try_option(bound: socket.socket, level: int, option: int, value: int) -> bool:
     try:
         bound.setsockopt(level, option, value)
     except OSError:
@@ -247,7 +229,8 @@ def _allows(bound: socket.socket, level: int, option: int, value: int) -> bool:
     return True
 
 
-def _grant(bound: socket.socket, force: int, option: int) -> int:
-    """Ask for a big buffer, past the system's limit where we may; what was granted (the kernel reports it twofold)."""
-    _ = _allows(bound, socket.SOL_SOCKET, force, BUFFER_SIZE) or _allows(bound, socket.SOL_SOCKET, option, BUFFER_SIZE)
+def _set_buffer(bound: socket.socket, force: int, option: int) -> int:
+    """Ask for a large buffer, past the system's limit where permitted; the granted size (the kernel reports double)."""
+    if not _try_option(bound, socket.SOL_SOCKET, force, BUFFER_SIZE):
+        _try_option(bound, socket.SOL_SOCKET, option, BUFFER_SIZE)
     return bound.getsockopt(socket.SOL_SOCKET, option) // 2

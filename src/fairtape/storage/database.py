@@ -1,6 +1,6 @@
-"""Databases by their addresses, through SQLAlchemy: SQLite in a file by default, PostgreSQL where a URL names one.
+"""Databases through SQLAlchemy: SQLite in a file by default, PostgreSQL where a URL names one.
 
-SQLite is opened with a write-ahead log and full synchronisation: what a transaction committed outlives a power failure.
+SQLite uses a write-ahead log and full synchronisation: committed transactions survive a power failure.
 """
 
 from collections.abc import Iterator
@@ -26,25 +26,25 @@ _PRAGMAS: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PR
 
 
 class DatabaseUnavailable(UserError):
-    """A database that was there does not answer, and may again."""
+    """An open database does not answer. The operation may be retried."""
 
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Whatever a driver says of a database that is away becomes `DatabaseUnavailable`."""
+    """Convert a driver's connection errors to `DatabaseUnavailable`."""
     try:
         yield
     except (OperationalError, InterfaceError) as error:
-        raise DatabaseUnavailable(f"the database does not answer ({_why(error)}); see whether it runs") from None
+        raise DatabaseUnavailable(f"the database does not answer ({_reason(error)}); check that it runs") from None
 
 
-def opened(address: str | Path, metadata: MetaData) -> Engine:
-    """The database at a path or URL, with these tables. A `UserError` says why it cannot be had."""
+def open_database(address: str | Path, metadata: MetaData) -> Engine:
+    """Open the database at a path or URL, and create missing tables. A `UserError` says why it cannot be used."""
     text = f"sqlite:///{address}" if isinstance(address, Path) or "://" not in address else address
     try:
         url = make_url(text)
         sqlite = url.get_backend_name() == "sqlite"
-        # A server may have ended since a connection was made: it is tried before it is used.
+        # A server may have been restarted since: a pooled connection is tested before it is used.
         engine = create_engine(url, connect_args={"timeout": BUSY_PERIOD} if sqlite else {}, pool_pre_ping=not sqlite)
         if sqlite:
             event.listen(engine, "connect", _make_durable)
@@ -58,7 +58,7 @@ def opened(address: str | Path, metadata: MetaData) -> Engine:
             f"database is {_shown(text)}; name a file, or a URL such as postgresql+psycopg://host/name"
         ) from None
     except (DBAPIError, SQLAlchemyError) as error:
-        raise UserError(f"database {_shown(text)} cannot be used ({_why(error)}); name another one") from None
+        raise UserError(f"database {_shown(text)} cannot be used ({_reason(error)}); name another one") from None
     return engine
 
 
@@ -69,13 +69,13 @@ def _make_durable(connection: Any, _record: object) -> None:
     cursor.close()
 
 
-def _why(error: SQLAlchemyError) -> str:
-    """The first line of what the driver said."""
+def _reason(error: SQLAlchemyError) -> str:
+    """The first line of the driver's message."""
     return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _shown(text: str) -> str:
-    """A URL without its password: complaints end up in logs."""
+    """A URL without its password: errors end up in logs."""
     try:
         return make_url(text).render_as_string(hide_password=True)
     except ArgumentError:

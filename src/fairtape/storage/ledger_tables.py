@@ -1,13 +1,13 @@
 """The ledger of a floor in a database: a projection of the sequence, written token by token.
 
-Each batch is one transaction that also notes how far the projection has come. So a process that is killed goes on
-exactly where it was: it hands in the same batches again, and those that are noted change nothing. Rebuilt from the
-journal, the tables come out identical, row by row.
+Each batch is one transaction that also stores the projection's position. A process that is killed continues exactly
+there: it writes the same batches again, and those that are stored already change nothing. Tables that are rebuilt from
+the journal are identical, row by row.
 
-A settlement is told by its trade alone: buyer, seller, cash and shares stand there once. `transfers` is a view that
-shows its two transfers among all others, so that whoever adds up sees every amount leave one place and reach another.
+A settlement is stored only as its trade, with buyer, seller, cash and shares. The view `transfers` shows its two
+transfers among all others, so that every amount leaves one place and reaches another.
 
-Whoever is behind hands in several batches at once, which then share one transaction, and one wait for the disk.
+A projection that lags behind writes several batches in one transaction, with one sync.
 """
 
 from collections import Counter
@@ -40,22 +40,22 @@ from sqlalchemy import (
 from fairtape.core.errors import UserError
 from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.transfers import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
-from fairtape.storage.database import database_errors, opened
+from fairtape.storage.database import database_errors, open_database
 
-AMOUNT_MAX: Final = (1 << 63) - 1  # what a column holds
-READ_ROWS: Final = 10_000  # that are read at once
+AMOUNT_MAX: Final = (1 << 63) - 1  # of a column
+READ_ROWS: Final = 10_000  # fetched at once
 
 METADATA: Final = MetaData()
-# SQLite keeps a table in the order of a plain INTEGER key, and any other key in an index beside it.
+# SQLite stores a table by a plain INTEGER key, and needs a separate index for any other key.
 _KEY: Final = BigInteger().with_variant(Integer, "sqlite")
 PROJECTION: Final = Table(
     "projection",
     METADATA,
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
-    Column("token", BigInteger, nullable=False),  # the last one that is in the tables
+    Column("token", BigInteger, nullable=False),  # the last one in the tables
     Column("sequence", BigInteger, nullable=False),  # the number of the next message
-    Column("trade_id", BigInteger, nullable=False),  # the last one that is settled
-    Column("movement", BigInteger, nullable=False),  # the number of the last one
+    Column("trade_id", BigInteger, nullable=False),  # the last settled one
+    Column("movement", BigInteger, nullable=False),  # the last number in use
 )
 BALANCES: Final = Table(
     "balances",
@@ -65,7 +65,7 @@ BALANCES: Final = Table(
     Column("available", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
 )
-MOVEMENTS: Final = Table(  # all transfers that are no settlement
+MOVEMENTS: Final = Table(  # all transfers except settlements
     "movements",
     METADATA,
     Column("number", _KEY, primary_key=True, autoincrement=False),
@@ -108,8 +108,8 @@ _NOTHING: Final = {"token": 0, "sequence": 1, "trade_id": 0, "movement": 0}
 
 
 @event.listens_for(METADATA, "after_create")
-def _show_transfers(_tables: object, connection: Connection, **_: object) -> None:
-    """Make the view anew. A database whose `transfers` is no view was another program's, and is refused here."""
+def _create_view(_tables: object, connection: Connection, **_: object) -> None:
+    """Create the view again. A database with a table `transfers` belongs to another program, and fails here."""
     connection.exec_driver_sql("DROP VIEW IF EXISTS transfers")
     connection.exec_driver_sql(_TRANSFERS_VIEW)
 
@@ -118,31 +118,30 @@ class LedgerStore:
     """The tables of one floor's ledger."""
 
     def __init__(self, address: str | Path) -> None:
-        """A path for SQLite, or a URL. A `UserError` where it cannot be had."""
-        self._engine: Engine = opened(address, METADATA)
+        """A path for SQLite, or a URL. Raises `UserError` where it cannot be used."""
+        self._engine: Engine = open_database(address, METADATA)
         with self._engine.begin() as connection:
             row = connection.execute(select(PROJECTION)).one_or_none()
             if row is None:
-                noted = {"id": 1, **_NOTHING}
-                connection.execute(insert(PROJECTION).values(noted))
+                connection.execute(insert(PROJECTION).values({"id": 1, **_NOTHING}))
                 row = connection.execute(select(PROJECTION)).one()
         self.token: int = row.token
         self.sequence: int = row.sequence
         self._trade_id: int = row.trade_id
         self._movement: int = row.movement
-        self._insert_movements = _positional(MOVEMENTS, self._engine)
-        self._insert_trades = _positional(TRADES, self._engine)
-        self._upsert_balances = _upsert(self._engine)
+        self._insert_movements = _insert_statement(MOVEMENTS, self._engine)
+        self._insert_trades = _insert_statement(TRADES, self._engine)
+        self._upsert_balances = _upsert_statement(self._engine)
 
     @property
     def settled(self) -> int:
-        """How many trades are settled: their numbers count from 1 without holes."""
+        """The number of settled trades: trade numbers count from 1 without gaps."""
         return self._trade_id
 
     def write(self, batches: Iterable[TransferBatch]) -> None:
-        """Write batches in one transaction; those that are in the tables already change nothing.
+        """Write batches in one transaction. Idempotent: batches that are in the tables already change nothing.
 
-        Raises `Away` where the database does not answer; the same batches can be handed in again.
+        Raises `DatabaseUnavailable` where the database does not answer; the same batches may be written again.
         """
         trades: list[Settlement] = []
         movements: list[tuple[Any, ...]] = []
@@ -168,24 +167,24 @@ class LedgerStore:
             ):
                 if rows:
                     connection.exec_driver_sql(statement, rows)
-            noted = {"token": token, "sequence": sequence, "trade_id": trade_id, "movement": movement}
-            connection.execute(update(PROJECTION).values(noted))
+            position = {"token": token, "sequence": sequence, "trade_id": trade_id, "movement": movement}
+            connection.execute(update(PROJECTION).values(position))
         self.token, self.sequence, self._movement, self._trade_id = token, sequence, movement, trade_id
 
     def ledger(self) -> Ledger:
-        """The ledger as the tables have it."""
+        """The ledger in the tables."""
         ledger = Ledger()
         with self._engine.connect() as connection:
             for name, asset, available, reserved in connection.execute(select(BALANCES)):
                 balance = ledger.accounts.setdefault(name, LedgerAccount(name)).balance(asset)
                 balance.available, balance.reserved = available, reserved
             for row in connection.execute(select(MOVEMENTS).where(MOVEMENTS.c.reason == TransferReason.FUNDING)):
-                came = row.amount if row.giver_part == BalancePart.OUTSIDE else -row.amount
-                ledger.outside[row.asset] = ledger.outside.get(row.asset, 0) - came
+                deposited = row.amount if row.giver_part == BalancePart.OUTSIDE else -row.amount
+                ledger.outside[row.asset] = ledger.outside.get(row.asset, 0) - deposited
         return ledger
 
     def imbalance(self) -> list[tuple[str, str]]:
-        """Accounts and assets whose transfers do not add up to their balance: empty, unless there is a fault."""
+        """Accounts and assets whose transfers do not add up to their balance; empty unless there is a bug."""
         sums: Counter[tuple[str, str, int]] = Counter()
         with self._engine.connect() as connection:
             for row in connection.execution_options(yield_per=READ_ROWS).execute(select(TRANSFERS)):
@@ -199,12 +198,11 @@ class LedgerStore:
         )
 
     def state_hash(self) -> bytes:
-        """A digest of all rows: equal for a store that was written live and one that was rebuilt."""
+        """A digest of all rows: equal for tables that were written live and rebuilt ones."""
         digest = sha256()
         with self._engine.connect() as connection:
-            balances: Iterable[Row[Any]] = sorted(
-                connection.execute(select(BALANCES))
-            )  # databases sort texts variously
+            # Sorted here: databases differ in how they sort text.
+            balances: Iterable[Row[Any]] = sorted(connection.execute(select(BALANCES)))
             streams = connection.execution_options(yield_per=READ_ROWS)
             movements = streams.execute(select(MOVEMENTS).order_by(MOVEMENTS.c.number))
             trades = streams.execute(select(TRADES).order_by(TRADES.c.trade_id))
@@ -214,7 +212,7 @@ class LedgerStore:
         return digest.digest()
 
     def clear(self) -> None:
-        """Forget everything: after a Break that took tokens away, it is projected anew from the journal."""
+        """Delete all rows: after a Break that removed tokens, the ledger is projected again from the journal."""
         with database_errors(), self._engine.begin() as connection:
             for each in (BALANCES, MOVEMENTS, TRADES):
                 connection.execute(delete(each))
@@ -222,35 +220,34 @@ class LedgerStore:
         self.token, self.sequence, self._movement, self._trade_id = 0, 1, 0, 0
 
     def close(self) -> None:
-        """Let go of the database."""
         self._engine.dispose()
 
 
 def _row(number: int, transfer: Transfer) -> tuple[Any, ...]:
-    """Members of an enumeration are no plain integers, for which a driver has its short way."""
+    """Enumeration members become plain integers, which drivers bind faster."""
     reason, reference, asset, giver, giver_part, taker, taker_part, amount = transfer
     return number, int(reason), reference, asset, giver, int(giver_part), taker, int(taker_part), amount
 
 
-def _mark(engine: Engine) -> str:
-    """How the driver of a database writes a value by its position."""
+def _placeholder(engine: Engine) -> str:
+    """The driver's placeholder of a positional parameter."""
     return "?" if engine.dialect.paramstyle == "qmark" else "%s"
 
 
-def _positional(to: Table, engine: Engine) -> str:
-    """An insert by position. SQLAlchemy's own, by name, takes three times as long for many rows."""
+def _insert_statement(to: Table, engine: Engine) -> str:
+    """An INSERT with positional parameters. SQLAlchemy's own, by name, takes three times as long for many rows."""
     names = ", ".join(each.name for each in to.columns)
-    marks = ", ".join(_mark(engine) for _ in to.columns)
+    marks = ", ".join(_placeholder(engine) for _ in to.columns)
     return f"INSERT INTO {to.name} ({names}) VALUES ({marks})"  # noqa: S608 - our own names
 
 
-def _upsert(engine: Engine) -> str:
-    """SQLite and PostgreSQL say it in the same words."""
+def _upsert_statement(engine: Engine) -> str:
+    """The same SQL for SQLite and PostgreSQL."""
     changes = "available = excluded.available, reserved = excluded.reserved"
-    return f"{_positional(BALANCES, engine)} ON CONFLICT (account, asset) DO UPDATE SET {changes}"
+    return f"{_insert_statement(BALANCES, engine)} ON CONFLICT (account, asset) DO UPDATE SET {changes}"
 
 
 def _check(balances: Iterable[AccountBalance]) -> None:
     for account, asset, available, reserved in balances:
         if max(available, reserved) > AMOUNT_MAX:
-            raise UserError(f"the balance of {asset or 'cash'} of {account} is larger than a database can hold")
+            raise UserError(f"the balance of {asset or 'cash'} of {account} is larger than a database column can hold")

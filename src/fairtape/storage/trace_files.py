@@ -1,12 +1,12 @@
-"""Traces on disk: what a site's machines tell of every token, for those who plan. Bounded, and never in the way.
+"""Trace files: what a site's machines recorded of every token, for the analysis of links. Bounded; never synced.
 
-A folder of files. Each begins with a head: magic, stripe, site, and the number of its first record. Then come frames:
-how many records, their CRC-32, the CRC-32 of these eight bytes, and the records, 72 bytes each. When all files together
-are larger than `total_max`, the oldest goes. Nothing is synced: after a crash of the machine the last moments may be
-missing, and what is torn at the end is left out by readers.
+A directory of files. Each begins with a header: magic, stripe, site, and the number of its first record. Frames follow:
+the number of records, their CRC-32, the CRC-32 of these eight bytes, and the records, 72 bytes each. When all files
+together exceed `total_max`, the oldest is deleted. Because nothing is synced, the last records may be missing after a
+crash of the machine; readers skip a torn end.
 
-Records are counted upward for ever, and a number is never used twice, even where the disk forgot what was read from
-it: every life of a site begins to count at the next multiple of `LIFE`. Within a life there is no hole.
+Record numbers only grow, and no number is used twice, even where a crash lost records that had been read: every
+incarnation of a site starts at the next multiple of `INCARNATION_RECORDS`. Within an incarnation there are no gaps.
 """
 
 import struct
@@ -23,12 +23,12 @@ import numpy.typing as npt
 from fairtape.journal import Damaged
 from fairtape.ring.receiver.tracing import Trace
 
-TRACES: Final = "traces"  # where they are, in the folder of a journal
+TRACES: Final = "traces"  # the name of the directory, in that of a journal
 MAGIC: Final = b"FTTRACE1"
 FILE_BYTES_MAX: Final = 4 << 20
 TOTAL_BYTES_MAX: Final = 256 << 20
 FRAME_RECORDS_MAX: Final = 65_536
-LIFE: Final = 1 << 24  # more records than a crash can make a disk forget
+INCARNATION_RECORDS: Final = 1 << 24  # more than a crash of the machine can lose
 
 RECORD: Final = np.dtype(
     [
@@ -49,7 +49,7 @@ RECORD: Final = np.dtype(
         ("missing", "<u4"),
     ]
 )
-"""The fields of `Trace`, in their order."""
+"""The fields of `Trace`, in order."""
 
 _RECORD: Final = struct.Struct("<BBHHHIIqqqqqqII")
 _HEAD: Final = struct.Struct("<8sHxxIQI")  # magic, stripe, site, number of the first record, CRC-32 of all before it
@@ -64,7 +64,7 @@ assert tuple(RECORD.names or ()) == Trace._fields
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """One file of a site, as its head tells."""
+    """One file of a site, with the fields of its header."""
 
     path: Path
     stripe: int
@@ -72,73 +72,72 @@ class TraceFile:
     first: int  # the number of its first record
 
     def read(self, *, last: bool) -> Iterator[tuple[int, Records]]:
-        """Its records, frame by frame, each with the number of the first one.
+        """The records frame by frame, each frame with the number of its first record.
 
-        In the `last` file of a life, which may be growing, what is torn at the end is left out. Anything else that is
-        wrong is `Damaged`.
+        In the `last` file of an incarnation, which may be growing, a torn end is skipped. Any other error is `Damaged`.
         """
-        octets = self.path.read_bytes()
+        data = self.path.read_bytes()
         position, number = _HEAD.size, self.first
-        while position < len(octets):
-            records = _frame(octets, position)
+        while position < len(data):
+            records = _frame(data, position)
             if records is None:
-                if last and _is_last_frame(octets, position):
+                if last and _is_last_frame(data, position):
                     return
-                raise Damaged(self.path, position, number, "a frame of traces is not what was written")
+                raise Damaged(self.path, position, number, "a frame of traces fails its checksum")
             yield number, records
             position += _FRAME.size + records.nbytes
             number += len(records)
 
 
 def trace_files(folder: Path) -> list[TraceFile]:
-    """The files in a folder, in the order of their records; one whose head is not whole yet is left out."""
+    """The trace files of a directory, in the order of their records; a file without a whole header is skipped."""
     found = []
     for path in sorted(folder.glob("*.trace")):
         try:
             with path.open("rb") as file:
                 head = file.read(_HEAD.size)
         except FileNotFoundError:
-            continue  # its site has dropped it
+            continue  # deleted by its site
         if len(head) < _HEAD.size:
             continue
         magic, stripe, site, first, checksum = _HEAD.unpack(head)
         if magic != MAGIC or crc32(head[:-4]) != checksum:
-            raise Damaged(path, 0, 0, "it does not begin as a file of traces")
+            raise Damaged(path, 0, 0, "it does not begin with the header of a trace file")
         found.append(TraceFile(path, stripe, site, first))
     return sorted(found, key=lambda each: (each.stripe, each.site, each.first))
 
 
-def ends_of(files: Sequence[TraceFile]) -> list[int | None]:
-    """The number after the last record of each file; None for the last one of a life, which may be growing or torn."""
+def file_ends(files: Sequence[TraceFile]) -> list[int | None]:
+    """The number after each file's last record; None for an incarnation's last file, which may be growing or torn."""
     firsts = [file.first for file in files[1:]]
-    return [None if begins_a_life(first) else first for first in firsts] + [None] * bool(files)
+    return [None if starts_incarnation(first) else first for first in firsts] + [None] * bool(files)
 
 
-def _frame(octets: bytes, position: int) -> Records | None:
-    if not _has_head(octets, position):
+def _frame(data: bytes, position: int) -> Records | None:
+    if not _has_head(data, position):
         return None
-    count, checksum, _ = _FRAME.unpack_from(octets, position)
+    count, checksum, _ = _FRAME.unpack_from(data, position)
     begin = position + _FRAME.size
     end = begin + count * RECORD.itemsize
-    if end > len(octets) or crc32(octets[begin:end]) != checksum:
+    if end > len(data) or crc32(data[begin:end]) != checksum:
         return None
-    return np.frombuffer(octets, RECORD, count, begin)
+    return np.frombuffer(data, RECORD, count, begin)
 
 
-def _has_head(octets: bytes, position: int) -> bool:
-    """Whether a frame says here how long it is."""
-    if position + _FRAME.size > len(octets):
+def _has_head(data: bytes, position: int) -> bool:
+    """Whether a valid frame head is at this position."""
+    if position + _FRAME.size > len(data):
         return False
-    count, _, checksum = _FRAME.unpack_from(octets, position)
-    return bool(0 < count <= FRAME_RECORDS_MAX and crc32(octets[position : position + 8]) == checksum)
+    count, _, checksum = _FRAME.unpack_from(data, position)
+    return bool(0 < count <= FRAME_RECORDS_MAX and crc32(data[position : position + 8]) == checksum)
 
 
-def _is_last_frame(octets: bytes, position: int) -> bool:
-    """Whether a writer that died may have left it so: nothing comes behind it, or nothing but zeros is there."""
-    if not _has_head(octets, position):
-        return len(octets) - position < _FRAME.size or not any(octets[position:])
-    count: int = _FRAME.unpack_from(octets, position)[0]
-    return position + _FRAME.size + count * RECORD.itemsize >= len(octets)
+def _is_last_frame(data: bytes, position: int) -> bool:
+    """Whether a writer that died may have left this frame: nothing follows it, or only zeros are there."""
+    if not _has_head(data, position):
+        return len(data) - position < _FRAME.size or not any(data[position:])
+    count: int = _FRAME.unpack_from(data, position)[0]
+    return position + _FRAME.size + count * RECORD.itemsize >= len(data)
 
 
 class TraceWriter:
@@ -154,21 +153,19 @@ class TraceWriter:
         self._begin_file()
 
     def append(self, traces: Sequence[Trace]) -> None:
-        """Write these records."""
         for begin in range(0, len(traces), FRAME_RECORDS_MAX):
             frame = traces[begin : begin + FRAME_RECORDS_MAX]
-            octets = b"".join(_packed(trace) for trace in frame)
-            head = struct.pack("<II", len(frame), crc32(octets))
-            frame_octets = head + struct.pack("<I", crc32(head)) + octets
-            if self._file.write(frame_octets) != len(frame_octets):
-                raise OSError(ENOSPC, "no room for a frame of traces", str(self._folder))
+            data = b"".join(_packed(trace) for trace in frame)
+            head = struct.pack("<II", len(frame), crc32(data))
+            encoded = head + struct.pack("<I", crc32(head)) + data
+            if self._file.write(encoded) != len(encoded):
+                raise OSError(ENOSPC, "no space for a frame of traces", str(self._folder))
             self._number += len(frame)
             if self._file.tell() >= FILE_BYTES_MAX:
                 self._file.close()
                 self._begin_file()
 
     def close(self) -> None:
-        """Let go."""
         self._file.close()
 
     def _begin_file(self) -> None:
@@ -190,7 +187,7 @@ def _packed(trace: Trace) -> bytes:
 
 
 def _next_number(folder: Path, stripe: int, site: int) -> int:
-    """The first number of a new life."""
+    """The first record number of a new incarnation."""
     files = trace_files(folder)
     if not files:
         return 1
@@ -200,9 +197,9 @@ def _next_number(folder: Path, stripe: int, site: int) -> int:
     used = last.first
     for first, records in last.read(last=True):
         used = first + len(records)
-    return (used // LIFE + 1) * LIFE
+    return (used // INCARNATION_RECORDS + 1) * INCARNATION_RECORDS
 
 
-def begins_a_life(number: int) -> bool:
+def starts_incarnation(number: int) -> bool:
     """Whether records before this one may be missing."""
-    return number % LIFE == 0
+    return number % INCARNATION_RECORDS == 0

@@ -1,21 +1,22 @@
-"""Trades in files: CSV and Parquet become batches of records, exactly and in bounded memory.
+"""Trades in files: CSV and Parquet in batches of bounded size, DBN and ITCH files as a whole. All values are exact.
 
-A file needs a time, a symbol, a price and a quantity; a venue, a trade number and a side are welcome. Columns are found
-by name, whatever their case, and other columns are ignored (`ignored_columns` names them):
+A CSV or Parquet file needs a time, a symbol, a price and a quantity; a venue, a trade number and a side are optional.
+Columns are found by name, in any case; other columns are ignored (`ignored_columns` names them):
 
 - time: a number since 1970 UTC, or ISO 8601 text, or a Parquet timestamp; without a zone it is UTC. A number counts
-  whole nanoseconds unless another unit is named; one that would lie in the first years after 1970 is refused, because
-  it counts something else;
+  whole nanoseconds unless another unit is named. A number that would be in the first years after 1970 is refused,
+  because it has another unit;
 - price and quantity: decimal text, decimals or whole numbers, taken exactly. A float column in Parquet cannot be exact:
   its values are rounded to the nearest 1e-9, so above some eight million the binary noise of a float shows. A price may
   be negative;
-- venue: a name of up to 12 characters, which the record carries as it is; a number is a name like any other. Without a
-  venue the name is empty;
+- venue: a name of up to 12 characters, copied to the record; a number is a name like any other. Without a venue the
+  name is empty;
 - trade number: without one, a trade is numbered by its row;
-- side: who came to the market, in the words of `SIDES` or as the bits of `TradeFlag`.
+- side: the aggressor, as a word of `SIDES` or as the bits of `TradeFlag`.
 
-Rows keep the order of the file. They are counted from 1, the header not included. Whatever is wrong with a file is one
-`UserError`.
+Rows keep the order of the file. They are counted from 1, without the header. Every error in a file is one `UserError`.
+
+A day of ITCH and a DBN file are read whole, because the price of an execution may be anywhere before it.
 """
 
 import csv
@@ -46,14 +47,14 @@ ROWS_MAX: Final = 65_536  # of one batch that is read from Parquet
 CSV_BLOCK: Final = 1 << 20  # bytes of CSV that one batch is read from
 HEADER_MAX: Final = 1 << 16  # bytes of the first line of a CSV file
 TIME_UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 9, "ms": 6, "us": 3, "ns": 0})
-"""What a number that is a time may count, and the decimals that make it nanoseconds."""
+"""The units of a numeric time, and the decimals that make it nanoseconds."""
 
-# A count of nanoseconds below this lies before March 1973, when nothing was recorded in them; a count of microseconds
+# A count of nanoseconds below this is before March 1973, when nothing was recorded in them; a count of microseconds
 # stays below it until the year 5138, one of milliseconds or seconds for longer.
 NANOSECONDS_MIN: Final = 10**17
 
-# The names under which each field is looked for, the preferred one first. `recv_ns` stands where a recorder stamped
-# trades itself: it keeps the bursts that a venue's milliseconds would flatten.
+# The accepted names of each field, the preferred one first. `recv_ns` is the time stamp of a recorder: it keeps the
+# bursts that a venue's milliseconds would flatten.
 COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "traded_at": ("traded_at_ns", "time", "ts", "timestamp", "ts_event", "recv_ns"),
@@ -68,11 +69,11 @@ COLUMN_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 SIDES: Final[Mapping[str, TradeFlag]] = MappingProxyType(
     {
         **dict.fromkeys(("buy", "b", "bought"), TradeFlag.BOUGHT),
-        **dict.fromkeys(("sell", "s", "sold", "a"), TradeFlag.SOLD),  # a: DBN's word for one who came to the asks
+        **dict.fromkeys(("sell", "s", "sold", "a"), TradeFlag.SOLD),  # a: DBN's code of an aggressor on the ask side
         **dict.fromkeys(("", "n", "none", "unknown"), TradeFlag(0)),
     }
 )
-"""What a column named side may say, whatever its case."""
+"""The values of a column named side, in any case."""
 _REQUIRED: Final = ("traded_at", "symbol", "price", "quantity")
 
 _NAME_EXPECTED: Final = "1 to {} printable ascii characters without blanks"
@@ -102,14 +103,14 @@ Arrow: TypeAlias = Any  # an array or a batch of pyarrow, which declares no type
 
 
 class _OtherUnit(ValueError):
-    """A time that can hardly be meant in nanoseconds."""
+    """A number that is no plausible time in nanoseconds."""
 
 
 def read_trades(path: Path, *, time_unit: str | None = None) -> Iterator[Trades]:
     """The trades of a CSV or Parquet file, batch by batch, in the order of the file.
 
-    `time_unit` is one of TIME_UNITS; without it, numbers that are times must be plausible nanoseconds. A missing
-    file, a foreign format or a missing column is complained about at once, a bad value when it is reached.
+    `time_unit` is one of TIME_UNITS; without it, numeric times must be plausible nanoseconds. A missing file, an
+    unknown format or a missing column raises at once, a bad value when it is reached.
     """
     opened = {".csv": _open_csv, ".parquet": _open_parquet}[_suffix(path)]
     try:
@@ -117,12 +118,12 @@ def read_trades(path: Path, *, time_unit: str | None = None) -> Iterator[Trades]
             raise UserError(f"{path} is empty; it must hold the column names and at least one trade")
         columns, batches = opened(path)
     except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from None
+        raise _read_error(path, error) from None
     return _Reader(path, columns, time_unit).trades(batches)
 
 
 def ignored_columns(path: Path) -> tuple[str, ...]:
-    """The columns of a trade file that a trade has no place for."""
+    """The columns of a trade file that are not used."""
     names = pq.read_schema(path).names if _suffix(path) == ".parquet" else _header(path)
     used = set(_columns(path, names).values())
     return tuple(name for name in names if name not in used)
@@ -131,11 +132,11 @@ def ignored_columns(path: Path) -> tuple[str, ...]:
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in {".csv", ".parquet"}:
-        raise UserError(f"{path} is no trade file by its name; it must end in .csv or .parquet")
+        raise UserError(f"{path} does not have the name of a trade file; it must end in .csv or .parquet")
     return suffix
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
+def _read_error(path: Path, error: Exception) -> UserError:
     if ragged := _RAGGED.search(str(error)):
         row, expected, found = map(int, ragged.groups())  # Arrow counts the header as a row
         return UserError(f"{path}, row {row - 1} has {found} values; the header names {expected} columns")
@@ -144,7 +145,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what the library or the system says, without its full stop."""
+    """The first sentence of the error message, without its full stop."""
     system = error.strerror if isinstance(error, OSError) else None
     return (system or str(error)).partition("\n")[0].partition(". ")[0].rstrip(".")
 
@@ -179,7 +180,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _columns(path: Path, names: Sequence[str]) -> Columns:
-    """Which column holds which field."""
+    """The column of each field."""
     known = [name.strip().lower() for name in names]
     columns = {}
     for field, accepted in COLUMN_NAMES.items():
@@ -197,7 +198,7 @@ def _columns(path: Path, names: Sequence[str]) -> Columns:
 
 
 class _Reader:
-    """Turns the batches of one file into records."""
+    """Converts the batches of one file to records."""
 
     def __init__(self, path: Path, columns: Columns, time_unit: str | None) -> None:
         self._path = path
@@ -214,49 +215,49 @@ class _Reader:
 
     def trades(self, batches: Iterator[Arrow]) -> Iterator[Trades]:
         rows = 0
-        for batch in self._guarded(batches):
-            yield self._converted(batch, rows + 1)
+        for batch in self._checked_batches(batches):
+            yield self._convert(batch, rows + 1)
             rows += batch.num_rows
         if not rows:
             raise UserError(f"{self._path} has no rows; it must hold at least one trade")
 
-    def _guarded(self, batches: Iterator[Arrow]) -> Iterator[Arrow]:
+    def _checked_batches(self, batches: Iterator[Arrow]) -> Iterator[Arrow]:
         try:
             yield from batches
         except (OSError, pa.ArrowException) as error:
-            raise _unreadable(self._path, error) from None
+            raise _read_error(self._path, error) from None
 
-    def _converted(self, batch: Arrow, first_row: int) -> Trades:
+    def _convert(self, batch: Arrow, first_row: int) -> Trades:
         trades = blank_trades(batch.num_rows)
         trades["trade_id"] = np.arange(first_row, first_row + batch.num_rows)
         for field, name in self._columns.items():
             column = batch.column(name)
             try:
-                trades[field] = _converted(column, self._converters[field])
+                trades[field] = _convert(column, self._converters[field])
             except (TypeError, NotImplementedError):
                 raise UserError(
                     f"{self._path}, column {name} has the type {column.type}; expected {_EXPECTED[field]}"
                 ) from None
             except ValueError:
-                bad = _first_bad(column, self._converters[field])
+                bad = _first_bad_row(column, self._converters[field])
                 found = f"{self._path}, row {first_row + bad}: {name} is {_shown(column[bad])}"
                 raise UserError(f"{found}; {_remedy(field, column[bad : bad + 1], self._converters[field])}") from None
         return trades
 
 
-def _converted(column: Arrow, convert: Callable[[Arrow], Values]) -> Values:
+def _convert(column: Arrow, convert: Callable[[Arrow], Values]) -> Values:
     if column.null_count:
         raise ValueError("a value is missing")
     return convert(column)
 
 
-def _first_bad(column: Arrow, convert: Callable[[Arrow], Values]) -> int:
-    """The first row that cannot be converted, found by halving: converters look at each row by itself."""
+def _first_bad_row(column: Arrow, convert: Callable[[Arrow], Values]) -> int:
+    """The first row that cannot be converted, by binary search: converters handle each row by itself."""
     good, bad = 0, len(column)
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
-            _converted(column[:middle], convert)
+            _convert(column[:middle], convert)
             good = middle
         except ValueError:
             bad = middle
@@ -265,7 +266,7 @@ def _first_bad(column: Arrow, convert: Callable[[Arrow], Values]) -> int:
 
 def _remedy(field: str, bad: Arrow, convert: Callable[[Arrow], Values]) -> str:
     try:
-        _converted(bad, convert)
+        _convert(bad, convert)
     except _OtherUnit as error:
         return str(error)
     except ValueError:
@@ -274,12 +275,12 @@ def _remedy(field: str, bad: Arrow, convert: Callable[[Arrow], Values]) -> str:
 
 
 def _shown(value: Arrow) -> str:
-    """A value as a complaint shows it: short, and on one line."""
+    """A value as an error message shows it: short, and on one line."""
     return repr(value.as_py())[:80] if value.is_valid else "missing"
 
 
 def _text(column: Arrow) -> Arrow:
-    """The column as plain strings, whichever of Arrow's kinds of text it has; None if it is no text."""
+    """The column as plain strings, whichever of Arrow's text types it has; None if it is not text."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     return column.cast(pa.string()) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
 
@@ -294,8 +295,8 @@ def _at_most(values: Values, most: int) -> Values:
     return values
 
 
-def _by_distinct(text: Arrow, convert: Callable[[str], Any], kind: str) -> Values:
-    """Convert each distinct text once: a column names few symbols and venues, many times over."""
+def _convert_distinct(text: Arrow, convert: Callable[[str], Any], kind: str) -> Values:
+    """Convert each distinct text once: a column has few different symbols and venues."""
     coded = text.dictionary_encode()
     distinct = np.array([convert(name) for name in coded.dictionary.to_pylist()], kind)
     values: Values = distinct[coded.indices.to_numpy(zero_copy_only=False)]
@@ -306,22 +307,22 @@ def _symbols(column: Arrow) -> Values:
     text = _text(column)
     if text is None:
         raise TypeError("not text")
-    return _by_distinct(text, checked_symbol, f"S{SYMBOL_MAX}")
+    return _convert_distinct(text, checked_symbol, f"S{SYMBOL_MAX}")
 
 
 def _venues(column: Arrow) -> Values:
     text = _text(column)
     if text is None and not pa.types.is_integer(column.type):
         raise TypeError("neither a name nor a number")
-    return _by_distinct(column.cast(pa.string()) if text is None else text, checked_venue, f"S{VENUE_NAME_MAX}")
+    return _convert_distinct(column.cast(pa.string()) if text is None else text, checked_venue, f"S{VENUE_NAME_MAX}")
 
 
 def _flags(column: Arrow) -> Values:
-    """Who came to the market: in words, or as bits."""
+    """The aggressor's side: as words, or as bits."""
     text = _text(column)
     if text is None or _all_match(text, _DIGITS):
         return _at_most(_whole(column), FLAGS_ALLOWED)
-    return _by_distinct(text, _side, "u2")
+    return _convert_distinct(text, _side, "u2")
 
 
 def _side(word: str) -> int:
@@ -336,7 +337,7 @@ def _whole(column: Arrow) -> Values:
     text = _text(column)
     if text is None and not pa.types.is_integer(column.type):
         raise TypeError("not whole numbers")
-    if text is not None and not _all_match(text, _DIGITS):  # Arrow would take 0x10 for a number
+    if text is not None and not _all_match(text, _DIGITS):  # Arrow would accept 0x10 as a number
         raise ValueError("not digits")
     values: Values = (column if text is None else text).cast(pa.uint64()).to_numpy(zero_copy_only=False)
     return values
@@ -356,7 +357,7 @@ def _instants(column: Arrow, unit: str | None) -> Values:
 
 
 def _parsed_instants(text: Arrow, unit: str | None) -> Values:
-    """Row by row: a number counts units, anything else is ISO 8601, in UTC where it names no zone."""
+    """Row by row: a number counts units, anything else is ISO 8601, in UTC where it has no zone."""
     counts = pc.match_substring_regex(text, _COUNT)
     zoned = pc.match_substring_regex(text, _ZONE)
     written = pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", ""))
@@ -367,16 +368,16 @@ def _parsed_instants(text: Arrow, unit: str | None) -> Values:
 
 
 def _counted(counts: Arrow, unit: str | None) -> Values:
-    """Numbers that count units of time, as nanoseconds: the integer behind a decimal with the unit's decimals."""
+    """Numbers that count units of time, as nanoseconds: the unscaled integer of a decimal with the unit's decimals."""
     instants = _at_most(_narrowed(counts.cast(pa.decimal128(38, TIME_UNITS[unit or "ns"]))), FIXED_MAX)
     if unit is None and len(instants) and instants.min() < NANOSECONDS_MIN:
-        unit, words = _likely_unit(int(instants.min()))
-        raise _OtherUnit(f"as nanoseconds that is in the early 1970s: if it counts {words}, say --time-unit {unit}")
+        unit, name = _likely_unit(int(instants.min()))
+        raise _OtherUnit(f"as nanoseconds that is in the early 1970s: if it counts {name}, say --time-unit {unit}")
     return instants
 
 
 def _likely_unit(count: int) -> tuple[str, str]:
-    """The unit in which this count lies between 1973 and 5138."""
+    """The unit in which this count is between 1973 and 5138."""
     if count >= NANOSECONDS_MIN // 10**3:
         return "us", "microseconds"
     return ("ms", "milliseconds") if count >= NANOSECONDS_MIN // 10**6 else ("s", "seconds")
@@ -384,7 +385,7 @@ def _likely_unit(count: int) -> tuple[str, str]:
 
 def _fixed(column: Arrow) -> Values:
     """Fixed-point values: exact for text, decimals and whole numbers, the nearest for floats."""
-    if pa.types.is_float32(column.type):  # 190.1 is meant as it is written: only made wider it would be 190.100006104
+    if pa.types.is_float32(column.type):  # through text: a plain cast would turn 190.1 into 190.100006104
         column = column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_floating(column.type):
         return _nearest(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
@@ -393,7 +394,7 @@ def _fixed(column: Arrow) -> Values:
 
 
 def _parsed_fixed(text: Arrow) -> Values:
-    """What `parse_fixed` makes of each text. Arrow does plain ones at once, but it would take 1e-92 for a number."""
+    """`parse_fixed` of each text. Arrow converts plain numbers in bulk, but would accept 1e-92."""
     if _all_match(text, _PLAIN):
         return _narrowed(text.cast(_WIDE))
     return np.array([parse_fixed(value) for value in text.to_pylist()], np.int64)
@@ -411,17 +412,14 @@ def _narrowed(wide: Arrow) -> Values:
 
 
 def _nearest(values: npt.NDArray[np.float64]) -> Values:
-    """Floats to the nearest 1e-9. The whole part goes apart, because a float has no room for both beyond 2**53."""
+    """Floats to the nearest 1e-9. The whole part is converted apart, because a float cannot hold both beyond 2**53."""
     if not (np.isfinite(values) & (np.abs(values) < FIXED_MAX // ONE)).all():
         raise ValueError("not a finite number that fits")
     whole = np.floor(values)
     return whole.astype(np.int64) * ONE + np.rint((values - whole) * ONE).astype(np.int64)
 
 
-# Trades that were recorded, whatever the format of their file: what a publisher and a client read.
-#
-# CSV and Parquet are read piece by piece; a day of ITCH and a DBN file are taken whole, because the price of an
-# execution may stand anywhere before it.
+# Files of any supported format, as a publisher and a client read them.
 
 TABLES: Final = (".csv", ".parquet")
 DBN: Final = (".dbn", ".dbn.zst")
@@ -430,31 +428,31 @@ BROKEN: Final = "B"  # the ITCH message that makes a trade void
 
 
 class Recording(NamedTuple):
-    """A file of DBN or ITCH."""
+    """The contents of a DBN or ITCH file."""
 
     trades: Trades
-    received_at: Values | None = None  # where the file says it
+    received_at: Values | None = None  # where the file has it
     broken: Values = np.zeros(0, np.uint64)  # the match numbers of void trades
 
 
-def is_one_of(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file has such a format, by its name."""
+def has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name ends in one of these suffixes, in any case."""
     return path.name.lower().endswith(suffixes)
 
 
 def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording:
-    """A file of DBN or ITCH. `FormatError` where it is none.
+    """Read a DBN or ITCH file. Raises `FormatError` where it is malformed.
 
-    `midnight_at` and `venue` are what a day of ITCH does not say: where its times begin, and whose it is.
+    `midnight_at` and `venue` are missing in a day of ITCH: the start of its times, and its venue.
     """
     try:
-        octets = path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    if is_one_of(path, DBN):
-        found = read_dbn(octets)
+    if has_suffix(path, DBN):
+        found = read_dbn(data)
         return Recording(found.trades, found.received_at)
-    tables = to_arrow(octets)
+    tables = to_arrow(data)
     trades = trades_of(tables, midnight_at=midnight_at, venue=venue)
     return (
         Recording(trades, broken=tables[BROKEN]["match_number"].to_numpy()) if BROKEN in tables else Recording(trades)
@@ -462,10 +460,10 @@ def read_recording(path: Path, *, midnight_at: Instant, venue: str) -> Recording
 
 
 def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant | None, venue: str) -> Iterator[Trades]:
-    """The trades of a CSV, Parquet, DBN or ITCH 5.0 file, in its order. A `UserError` names what is wrong with it."""
-    if not is_one_of(path, (*DBN, *ITCH)):
+    """The trades of a CSV, Parquet, DBN or ITCH 5.0 file, in the order of the file. Raises `UserError`."""
+    if not has_suffix(path, (*DBN, *ITCH)):
         return read_trades(path, time_unit=time_unit)
-    if midnight_at is None and is_one_of(path, ITCH):
+    if midnight_at is None and has_suffix(path, ITCH):
         raise UserError(f"{path} counts its times from midnight; say which one: --midnight 2019-12-30T00:00:00-05:00")
     try:
         return iter([read_recording(path, midnight_at=midnight_at or 0, venue=venue).trades])
@@ -474,5 +472,5 @@ def recorded_trades(path: Path, *, time_unit: str | None, midnight_at: Instant |
 
 
 def unpublished_columns(path: Path) -> tuple[str, ...]:
-    """The columns of a table that a trade has no place for; what a feed says beside trades is not counted."""
-    return ignored_columns(path) if is_one_of(path, TABLES) else ()
+    """The columns of a CSV or Parquet file that are not used; empty for other formats."""
+    return ignored_columns(path) if has_suffix(path, TABLES) else ()

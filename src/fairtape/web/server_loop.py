@@ -174,7 +174,7 @@ class ServerLoop:
 
     def _index(self) -> Duration:
         with suppress(UserError):  # such as too many open files: the next call catches up
-            self.broadcaster.ticker.keep_up()
+            self.broadcaster.ticker.update_index()
         return INDEX_PERIOD
 
     def _ping(self) -> Duration:

@@ -171,9 +171,9 @@ class LiveTicker:
             self._count(delivery)
         return found
 
-    def keep_up(self) -> None:
+    def update_index(self) -> None:
         """Extend the journal's index, so that replays find their position at once."""
-        self.journal.keep_up()
+        self.journal.update_index()
 
     def close(self) -> None:
         self._reader.close()

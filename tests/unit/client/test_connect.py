@@ -196,7 +196,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"target": "{folder}/made"}, "no site of deployment .*made runs on this machine; start it with: fairtape up"),
     ({"target": "{folder}/a.txt"}, r"is no trade file by its name; it must end in \.csv"),
     ({"target": "{folder}/bad.csv"}, "has no column traded_at_ns or time"),
-    ({"target": "{folder}/bad.dbn"}, "which is no whole metadata of DBN"),
+    ({"target": "{folder}/bad.dbn"}, "which is no complete DBN metadata"),
     ({"target": "{folder}/day.itch"}, "counts its times from midnight; say which one"),
     ({"target": "{folder}/bad.csv", "start": "snapshot"}, "start is 'snapshot', and file .* has no live end"),
     ({"target": "udp://239.1.1.1:5"}, "target is 'udp://239.1.1.1:5'; an address is such as 'ws://"),

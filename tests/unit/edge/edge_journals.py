@@ -72,7 +72,7 @@ def write(writer: JournalWriter, entries: Sequence[Content], *, unreleased: int 
     left = sum(isinstance(each, Ordered) for each in entries) - unreleased
     for each in entries:
         if isinstance(each, FormationChange):
-            writer.turn(each, NOON)
+            writer.append_formation(each, NOON)
         else:
             writer.append(each, NOON)
             left -= 1

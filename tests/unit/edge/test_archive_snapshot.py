@@ -18,7 +18,7 @@ def caught_up(folder: Path, plans: StripePlanStore) -> ReplayArchive:
     archive = ReplayArchive(
         folder / "s1", SETTINGS, plans, snapshot=folder / "edge" / "s1.memory", recent_bytes_max=2_000
     )
-    while archive.keep_up():
+    while archive.update_index():
         pass
     return archive
 

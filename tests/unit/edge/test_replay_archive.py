@@ -17,7 +17,7 @@ SECOND_PLAN = plan(2, stripes=3)
 
 def opened(journal: Path, plans: StripePlanStore, *, recent_bytes_max: int = 1 << 20) -> ReplayArchive:
     archive = ReplayArchive(journal, SETTINGS, plans, recent_bytes_max=recent_bytes_max)
-    while archive.keep_up():
+    while archive.update_index():
         pass
     return archive
 
@@ -61,7 +61,7 @@ def test_what_is_held_and_not_released_is_not_in_the_archive(tmp_path: Path) -> 
     assert not archive.messages(session, known.following, 10)
     for each in unreleased:
         writer.release(release_of(each), NOON)
-    assert archive.keep_up()
+    assert archive.update_index()
     assert list(archive.messages(session, 1, 1_000)) == expected[session]
     writer.close()
 
@@ -73,7 +73,7 @@ def test_a_plan_that_is_missing_is_waited_for(tmp_path: Path) -> None:
     assert "plan 2 is not here" in archive.trouble
     assert archive.plan == 1
     plans.add(SECOND_PLAN)
-    while archive.keep_up():
+    while archive.update_index():
         pass
     assert (archive.plan, archive.trouble) == (2, "")
 
@@ -88,7 +88,7 @@ def test_without_a_first_plan_numbers_begin_with_the_first_installed_plan(tmp_pa
     entries = history(second=SECOND_PLAN)
     journal = written(tmp_path / "s1", entries)
     archive = ReplayArchive(journal, replace(SETTINGS, first_plan=0), plan_store(tmp_path, SECOND_PLAN))
-    while archive.keep_up():
+    while archive.update_index():
         pass
     assert archive.plan == 2
     begun = next(each for each in entries if isinstance(each, FormationChange) and each.formation == 3)
@@ -108,7 +108,7 @@ def test_a_truncated_journal_is_read_again_from_the_beginning(tmp_path: Path) ->
     rest = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
     write(writer, [change(rest[0], 2, broken=True), *rest])
     for _ in range(20):
-        archive.keep_up()
+        archive.update_index()
     assert archive.restarts >= 1
     assert archive.sequence == rest[-1].sequence + rest[-1].count
     assert archive.current(1) == replace(edition(), breaks=1).session(1)

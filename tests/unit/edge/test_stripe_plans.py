@@ -47,7 +47,8 @@ def test_a_file_that_is_no_plan_or_another_one_is_refused(tmp_path: Path) -> Non
     plans.path(4).write_bytes(b"\xff\xfe")
     plans.prepare(0)
     assert list(map(version_of, plans.marks)) == [1]
-    for version, why in ((2, "is no TOML"), (3, "version is 1; expected 3"), (4, "holds no text"), (5, "is not here")):
+    reasons = ((2, "is not valid TOML"), (3, "version is 1; expected 3"), (4, "holds no text"), (5, "is not here"))
+    for version, why in reasons:
         with pytest.raises(PlanUnknown, match=why):
             plans.by_version(version)
     with pytest.raises(PlanUnknown, match="has no core stripe 5"):

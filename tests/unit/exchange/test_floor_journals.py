@@ -49,7 +49,7 @@ class Scribe:
         self.writer = JournalWriter.open(directory, stripe=0, site=SITE)
         self.script = Script()
         self.formation = 1
-        self.writer.turn(change(1, 1, 1), 0)
+        self.writer.append_formation(change(1, 1, 1), 0)
 
     def release(self, *messages: Message | bytes, source: int | None = None) -> Ordered:
         ordered = replace(self.script.ordered(*messages, source=source), formation=self.formation)
@@ -120,7 +120,7 @@ def test_after_a_break_the_reader_names_what_is_void_and_goes_on_from_what_is_le
         assert reader.floor.trade_count == 3
         reader.close()
         site.writer.truncate_after(kept.token)
-        site.writer.turn(change(2, lost[0].token, lost[0].sequence, broken=True), 0)
+        site.writer.append_formation(change(2, lost[0].token, lost[0].sequence, broken=True), 0)
         site.script.token, site.script.sequence, site.formation = kept.token, lost[0].sequence, 2
         after = site.trade("4")
         again = FloorReader.of_journal(tmp_path, new)
@@ -135,7 +135,7 @@ def test_a_reader_that_goes_on_with_another_site_after_a_break_is_rebuilt(tmp_pa
         for site in (one, two):
             kept = site.trade("1")
         lost = one.trade("2")
-        two.writer.turn(change(2, lost.token, lost.sequence, broken=True), 0)
+        two.writer.append_formation(change(2, lost.token, lost.sequence, broken=True), 0)
         two.formation = 2
         two.release(two.script.buy("ann", "a7", 1, 90))
         following = JournalFollower({1: tmp_path / "one", 2: tmp_path / "two"}, site=1)

@@ -30,7 +30,7 @@ BODIES = st.dictionaries(TAGS, TEXTS, max_size=8).map(lambda fields: [(35, b"D")
 
 @st.composite
 def with_data(draw: st.DrawFn) -> list[tuple[int, bytes]]:
-    """A body with a data field in it, whose bytes are any."""
+    """A body with a data field of any bytes."""
     pairs = draw(BODIES)
     length_tag = draw(st.sampled_from([95, 354, 348, 618]))
     data = draw(
@@ -68,7 +68,7 @@ def entries(draw: st.DrawFn) -> OrderEntry:
     """Any message of order entry, with any of its optional fields."""
     layout: FixLayout[OrderEntry] = draw(st.sampled_from(list(LAYOUTS.values())))
     chosen: dict[str, Any] = {}
-    always = {"price", "stop_px", "expire_at", "last_qty", "last_px"}  # whichever condition asks for them
+    always = {"price", "stop_px", "expire_at", "last_qty", "last_px"}  # required under some conditions
     for each in layout.attributes:
         if each.required or each.name in always or draw(st.booleans()):
             wanted = st.integers(1, FIXED_MAX) if each.name == "order_qty" else values(each.kind)
@@ -77,14 +77,14 @@ def entries(draw: st.DrawFn) -> OrderEntry:
 
 
 def in_one_piece(octets: bytes) -> tuple[list[list[tuple[int, bytes]]], int, int]:
-    """What a stream makes of these bytes: the fields of its messages, garbled ones, and junk."""
+    """The result of a stream for these bytes: the fields of its messages, garbled ones, and junk."""
     stream = FixStream()
     messages = stream.feed(octets)
     return [list(message.pairs) for message in messages], stream.counts.garbled, stream.counts.junk
 
 
 def spoiled(pairs: list[tuple[int, bytes]], *, length: int = 0, total: int = 0) -> bytes:
-    """A message whose length or check sum is off by so much."""
+    """A message whose length or check sum is off by these amounts."""
     whole = encode(pairs)
     head, _, rest = whole.partition(b"\x0135=")
     name, _, said = head.rpartition(b"=")

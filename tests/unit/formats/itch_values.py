@@ -24,7 +24,7 @@ def messages(*types: type[itch.ItchMessage]) -> st.SearchStrategy[itch.ItchMessa
 
 
 def mutated(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Bytes that were once good: some changed, some cut off or added."""
+    """Valid bytes with some changed, removed or added."""
 
     @st.composite
     def strategy(draw: st.DrawFn) -> bytes:

@@ -1,4 +1,4 @@
-"""DBN: every field that DBN has is kept, what it has not is refused, and its makers read what we write."""
+"""DBN: every field that DBN has is kept, other values are refused, and Databento's library reads our files."""
 
 import sys
 
@@ -22,14 +22,14 @@ FILES = st.lists(trades(plain=True), max_size=8).map(as_records)
 
 
 @given(FILES, st.booleans())
-def test_trades_come_back_with_every_field_and_nanosecond(written: np.ndarray, compressed: bool) -> None:
+def test_trades_survive_dbn_with_every_field_and_nanosecond(written: np.ndarray, compressed: bool) -> None:
     octets = write_dbn(written)
     read = read_dbn(pa.compress(octets, "zstd", asbytes=True) if compressed else octets)
     assert same(read.trades, written)
     assert (read.received_at == written["traded_at"]).all()
 
 
-def test_the_makers_of_dbn_read_what_we_write() -> None:
+def test_the_library_of_databento_reads_our_files() -> None:
     decoder = dbn.DBNDecoder()
     decoder.write(write_dbn(as_records([TRADE]), received_at=np.array([MIDNIGHT + 5])))
     metadata, record = decoder.decode()
@@ -68,7 +68,7 @@ def foreign(**changes: int) -> bytes:
     return bytes(metadata) + bytes(record)
 
 
-def test_a_file_of_somebody_else_is_read_with_its_venue() -> None:
+def test_a_file_of_another_publisher_is_read_with_its_venue() -> None:
     (trade,) = read_dbn(foreign()).trades
     assert (trade["symbol"], trade["venue"], trade["price"], trade["flags"]) == (b"ESZ3", b"GLBX", -5, 2)
     assert read_dbn(foreign(), venues={1: "XCME"}).trades["venue"] == [b"XCME"]
@@ -101,7 +101,7 @@ def test_a_record_that_lacks_a_value_is_refused(changes: dict[str, int], sentenc
         (Trade(0, "A", FIXED_MAX, ONE, 0), "price of trade 0 is 9223372036.854775807"),
     ],
 )
-def test_a_trade_that_dbn_has_no_room_for_is_refused(trade: Trade, sentence: str) -> None:
+def test_a_trade_that_does_not_fit_into_dbn_is_refused(trade: Trade, sentence: str) -> None:
     with pytest.raises(BadDbn) as refusal:
         write_dbn(as_records([trade]))
     assert sentence in str(refusal.value)

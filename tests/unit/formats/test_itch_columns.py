@@ -1,4 +1,4 @@
-"""Whole files of ITCH 5.0: the same values as message by message, the same bytes again, the same refusals."""
+"""Whole ITCH 5.0 files: the same values, bytes and errors as message by message."""
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +23,13 @@ def file_of(*written: itch.ItchMessage) -> bytes:
 
 
 @given(FILES, st.booleans())
-def test_a_file_comes_back_byte_by_byte(written: list[itch.ItchMessage], ended: bool) -> None:
+def test_a_file_survives_conversion_byte_for_byte(written: list[itch.ItchMessage], ended: bool) -> None:
     octets = file_of(*written) + (END_MARK if ended else b"")
     assert from_arrow(to_arrow(octets), end_mark=ended) == octets
 
 
 @given(FILES)
-def test_columns_hold_what_the_messages_say(written: list[itch.ItchMessage]) -> None:
+def test_columns_have_the_values_of_the_messages(written: list[itch.ItchMessage]) -> None:
     rows = {
         row["index"]: (letter, {name: value for name, value in row.items() if name != "index"})
         for letter, table in to_arrow(file_of(*written)).items()
@@ -82,13 +82,13 @@ def test_a_filtered_file_keeps_its_order() -> None:
     assert from_arrow(tables) == file_of(written[1], written[3], written[5], written[6])
 
 
-def test_tables_in_pieces_with_dictionaries_of_their_own_are_one() -> None:
+def test_chunked_tables_with_several_dictionaries_are_one() -> None:
     halves = [file_of(itch.RetailInterest(1, 0, 0, name, "B")) for name in ("AAPL", "MSFT")]
     pieces = [to_arrow(half, first_index=n)["N"] for n, half in enumerate(halves)]
     assert from_arrow({"N": pa.concat_tables(pieces)}) == b"".join(halves)
 
 
-def test_the_directory_says_which_locate_is_which_symbol() -> None:
+def test_the_directory_maps_locates_to_symbols() -> None:
     def listed(locate: int, stock: str) -> itch.StockDirectory:
         return itch.StockDirectory(locate, 0, 0, stock, "Q", "N", 100, "N", "C", "Z", "P", "N", "", "1", "N", 0, "N")
 
@@ -133,7 +133,7 @@ def test_tables_that_are_no_messages_are_refused() -> None:
         (good.set_column(1, "stock_locate", pa.array([None], pa.int64())), "has 1 nulls"),
         (good.set_column(4, "stock", pa.array(["ÄÖ"])), "stock of message N is 'ÄÖ'"),
         (good.set_column(4, "stock", pa.array([1])), "it must hold text"),
-        (pa.concat_tables([good, good]), "index 0 stands in two rows"),
+        (pa.concat_tables([good, good]), "index 0 is in two rows"),
     ):
         with pytest.raises(BadItch, match=sentence):
             from_arrow({"N": table})

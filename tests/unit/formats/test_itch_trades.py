@@ -1,4 +1,4 @@
-"""The trades of a day of ITCH: all that were told, once, with the price and side of the order behind them."""
+"""The trades of a day of ITCH: each reported trade once, with the price and the side of its order."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ DAY = (
 )
 
 
-def test_every_trade_that_was_told_is_there_once() -> None:
+def test_every_reported_trade_is_found_once() -> None:
     assert values(day(*DAY)) == [
         xnas("AAPL", 1_895_200, 30, 14, 9_001, flags=2),
         xnas("MSFT", 3_701_500, 10, 15, 9_002, flags=1),
@@ -71,12 +71,12 @@ def test_a_day_without_trades_has_none() -> None:
     assert len(day(listed(1, "AAPL"))) == 0
 
 
-def test_replacements_that_go_round_in_circles_have_no_side() -> None:
+def test_circular_replacements_have_no_side() -> None:
     circle = (itch.OrderReplace(1, 0, 0, 2, 1, 5, 7), itch.OrderReplace(1, 0, 0, 1, 2, 5, 8))
     assert values(day(listed(1, "AAPL"), *circle, itch.OrderExecuted(1, 0, 1, 2, 5, 3))) == [xnas("AAPL", 8, 5, 1, 3)]
 
 
-def test_half_a_day_is_refused() -> None:
+def test_an_incomplete_day_is_refused() -> None:
     with pytest.raises(BadItch, match="order_reference 504 is executed, but no message entered it"):
         day(listed(1, "AAPL"), itch.OrderExecuted(1, 0, 14, 504, 30, 9_001))
     with pytest.raises(BadItch, match="stock_locate 2 trades, but no directory message names it"):

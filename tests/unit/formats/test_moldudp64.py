@@ -41,12 +41,12 @@ def test_packets_have_these_bytes() -> None:
 
 
 @given(PACKETS)
-def test_what_is_encoded_is_decoded(packet: Packet) -> None:
+def test_an_encoded_packet_is_decoded(packet: Packet) -> None:
     assert decode(encode(packet)) == packet
 
 
 @given(REQUESTS)
-def test_what_is_requested_is_understood(request: MoldRequest) -> None:
+def test_an_encoded_request_is_decoded(request: MoldRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
@@ -84,7 +84,7 @@ def test_packing_keeps_every_message_and_the_size(
 
 
 def test_a_message_that_fits_no_datagram_is_refused() -> None:
-    with pytest.raises(BadMold, match="message 8 has 1379 bytes; a datagram has room for 1378"):
+    with pytest.raises(BadMold, match="message 8 has 1379 bytes; a datagram can hold 1378"):
         list(pack("S", 7, [b"", bytes(DATAGRAM_MAX - 21)]))
 
 
@@ -97,6 +97,6 @@ def test_a_message_that_fits_no_datagram_is_refused() -> None:
         ("0000000000000001 0001 00", "size is 21 bytes; a request has 20"),
     ],
 )
-def test_an_absurd_request_is_refused(tail: str, sentence: str) -> None:
+def test_a_request_out_of_range_is_refused(tail: str, sentence: str) -> None:
     with pytest.raises(BadMold, match=sentence):
         decode_request(b"S         " + bytes.fromhex(tail))

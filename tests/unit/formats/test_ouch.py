@@ -1,4 +1,4 @@
-"""OUCH 4.2: the sizes and bytes of its specification, every message there and back, and nothing but `BadOuch`."""
+"""OUCH 4.2: the sizes and bytes of its specification; every message round-trips; nothing but `BadOuch` is raised."""
 
 from typing import Any
 
@@ -40,17 +40,17 @@ def test_an_order_has_these_bytes() -> None:
 
 
 @given(INBOUND)
-def test_what_a_client_says_goes_there_and_back(message: ouch.Inbound) -> None:
+def test_messages_of_a_client_survive_their_encoding(message: ouch.Inbound) -> None:
     assert ouch.decode_inbound(ouch.encode(message)) == message
 
 
 @given(OUTBOUND)
-def test_what_the_market_says_goes_there_and_back(message: ouch.Outbound) -> None:
+def test_messages_of_the_market_survive_their_encoding(message: ouch.Outbound) -> None:
     assert ouch.decode_outbound(ouch.encode(message)) == message
 
 
 @given(mutated((INBOUND | OUTBOUND).map(ouch.encode)))
-def test_nothing_but_the_refusal_is_raised(payload: bytes) -> None:
+def test_decoding_raises_nothing_but_bad_ouch(payload: bytes) -> None:
     for decode in (ouch.decode_inbound, ouch.decode_outbound):
         try:
             message = decode(payload)
@@ -59,7 +59,7 @@ def test_nothing_but_the_refusal_is_raised(payload: bytes) -> None:
         assert ouch.encode(message) == payload
 
 
-def test_an_order_travels_in_soup() -> None:
+def test_an_order_is_carried_by_soupbintcp() -> None:
     (packet,) = SoupStream(allowed=FROM_CLIENT).feed(in_soup(UnsequencedData(ouch.encode(ORDER))))
     assert isinstance(packet, UnsequencedData)
     assert ouch.decode_inbound(packet.message) == ORDER
@@ -69,13 +69,13 @@ def test_an_order_travels_in_soup() -> None:
     ("field", "value"),
     [("shares", -1), ("shares", 1 << 32), ("stock", "TOOLONGNAME"), ("side", "\x01"), ("price", 1.5)],
 )
-def test_values_without_bytes_are_refused(field: str, value: object) -> None:
+def test_values_that_cannot_be_encoded_are_refused(field: str, value: object) -> None:
     held = {name: getattr(ORDER, name) for name in ORDER.__dataclass_fields__ if name != "LETTER"}
     with pytest.raises(ouch.BadOuch, match=field):
         ouch.EnterOrder(**{**held, field: value})
 
 
-def test_a_direction_takes_only_its_own() -> None:
+def test_a_direction_accepts_only_its_own_messages() -> None:
     with pytest.raises(ouch.BadOuch, match="type"):
         ouch.decode_outbound(ouch.encode(ORDER))
     with pytest.raises(ouch.BadOuch, match="47"):

@@ -1,4 +1,4 @@
-"""SoupBinTCP: packets out of a stream however it is cut, in bounded memory, and nothing but `BadSoup`."""
+"""SoupBinTCP: packets from a stream in any chunks, in bounded memory, and nothing but `BadSoup`."""
 
 import pytest
 from hypothesis import given
@@ -65,7 +65,7 @@ def test_packets_have_these_bytes() -> None:
 
 
 @given(st.lists(PACKETS, max_size=10), st.data())
-def test_packets_come_out_however_the_stream_is_cut(packets: list[Packet], data: st.DataObject) -> None:
+def test_a_stream_may_be_split_anywhere(packets: list[Packet], data: st.DataObject) -> None:
     octets = b"".join(map(encode, packets))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=8)))
     stream = SoupStream(allowed=EVERY)

@@ -13,7 +13,7 @@ MIDNIGHT = 1_700_006_400_000_000_000  # 2023-11-15 00:00 UTC
 
 @st.composite
 def trades(draw: st.DrawFn, *, plain: bool = False) -> Trade:
-    """Any trade; a plain one has room in DBN."""
+    """Any trade; a plain one fits into DBN."""
     name = draw(st.sampled_from(["", "XNYS", "XLON", "MINE", "ELSEWHERE"]) | st.text(INK, max_size=12))
     venue = VENUE_NUMBERS.get(name, 0)
     whole = st.integers(0, (1 << 32) - 2).map(lambda count: count * ONE)

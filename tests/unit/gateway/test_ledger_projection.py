@@ -12,7 +12,7 @@ from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.exchange.transfers import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
-from unit.test_ledgerstore import batches, session
+from unit.test_ledger_tables import batches, session
 
 
 class UnreliableStore(LedgerStore):

@@ -42,11 +42,11 @@ def decoded(folder: Path, due: int = 1) -> list[Trade | Message | Break | Reform
 def test_any_message_is_decoded_as_the_journal_reads_it(seed: int, count: int) -> None:
     """Formations, Breaks and long messages included: the reader of the journal is the twin."""
     with tempfile.TemporaryDirectory() as folder:
-        values.write(Path(folder), values.turbulent(count, seed=seed))
+        values.write(Path(folder), values.first_with_formations(count, seed=seed))
         found = decoded(Path(folder))
-        story = list(JournalReader.open(folder).story())
-        assert len(found) == len(story)
-        for each, expected in zip(found, story, strict=True):
+        records = list(JournalReader.open(folder).messages_and_formations())
+        assert len(found) == len(records)
+        for each, expected in zip(found, records, strict=True):
             if isinstance(expected, FormationChange):
                 assert each == (Break if expected.broken else Reformation)(
                     expected.sequence, expected.formation, expected.installed_at, expected.stripe

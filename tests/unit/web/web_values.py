@@ -54,7 +54,7 @@ class Site:
         self.following = at or self.following
         (first,) = tape_values.order(1, first=self.following)
         change = values.formation_change(first, self.formation, broken=broken)
-        self.writer.turn(change, change.installed_at)
+        self.writer.append_formation(change, change.installed_at)
 
     def truncate_and_break(self, *, token: int, following: int) -> None:
         """Truncate everything after a token, as a site that comes back and finds that the others went on without it."""

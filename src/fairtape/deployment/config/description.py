@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.addresses import PORT_MAX, Address, find_address, format_address, is_host
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
@@ -24,7 +25,6 @@ from fairtape.journal.writer import SYNC_PERIOD
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
-from fairtape.net.udp import PORT_MAX, Address, is_host
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
 from fairtape.storage.formation_stores import EtcdAccess, check_store
@@ -127,9 +127,9 @@ class RealTime(Enum):
 
 _ROLES: Final = {
     NodeKind.SITE: Role.SITE,
-    NodeKind.REFORMER: Role.GOVERNOR,
+    NodeKind.REFORMER: Role.COORDINATOR,
     NodeKind.SOURCE: Role.SOURCE,
-    NodeKind.OPERATOR: Role.GOVERNOR,
+    NodeKind.OPERATOR: Role.COORDINATOR,
 }
 
 
@@ -309,7 +309,7 @@ def _nodes(table: TomlTable) -> dict[str, Node]:
     nodes["operator"] = _node(table, "operator", NodeKind.OPERATOR, table.table("operator"))
     holders: dict[object, str] = {}
     for name, node in nodes.items():
-        for key, value in (("node", node.number), ("address", f"{node.host}:{node.port}")):
+        for key, value in (("node", node.number), ("address", format_address((node.host, node.port)))):
             other = holders.setdefault(value, name)
             if other != name:
                 raise table.wrong(f"{name}.{key}", value, f"{other} has the same; each needs its own")
@@ -327,10 +327,10 @@ def _node(members: TomlTable, name: str, kind: NodeKind, fields: TomlTable) -> N
 
 def _address(fields: TomlTable, name: str) -> Address:
     text = fields.take(name, str)
-    host, _, port = text.rpartition(":")
-    if not is_host(host) or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+    address = find_address(text)
+    if address is None or not is_host(address[0]):
         raise fields.wrong(name, text, f"expected HOST:PORT, a name or an IPv4 address and a port from 1 to {PORT_MAX}")
-    return host, int(port)
+    return address
 
 
 def _groups(network: TomlTable) -> Groups | None:

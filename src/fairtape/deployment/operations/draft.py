@@ -9,6 +9,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
+from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
@@ -138,12 +139,12 @@ def _text(draft: Draft) -> Iterator[str]:
     yield ""
     yield "[operator]  # sends the commands that retire and admit sites"
     yield f"node = {OPERATOR}"
-    yield f'address = "{next(addresses)}"'
+    yield f'address = "{format_address(next(addresses))}"'
     if draft.edge:
         yield from _edge(draft, names, list(addresses))
 
 
-def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Iterator[str]:
+def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[Address]) -> Iterator[str]:
     """Every site publishes, on the feeds in turn. Its two addresses are on its own host, with the ports of these."""
     hosts = draft.hosts or (LOOPBACK,)
     yield ""
@@ -157,7 +158,7 @@ def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[str]) -> Itera
     yield "[edge.publishers]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
     for place, name in enumerate(names):
         host = hosts[place % len(hosts)]
-        ports = [each.rpartition(":")[2] for each in addresses[2 * place : 2 * place + 2]]
+        ports = [port for _, port in addresses[2 * place : 2 * place + 2]]
         feed = FEEDS[place % len(FEEDS)]
         yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
     near = ", ".join(f'"{name}"' for name in names[:3])
@@ -178,18 +179,18 @@ def _first_plan(draft: Draft) -> StripePlan:
     ).plan
 
 
-def _member(name: str, number: int, address: str) -> str:
-    return f'{name} = {{ node = {number}, address = "{address}" }}'
+def _member(name: str, number: int, address: Address) -> str:
+    return f'{name} = {{ node = {number}, address = "{format_address(address)}" }}'
 
 
-def _addresses(draft: Draft, count: int) -> Iterator[str]:
+def _addresses(draft: Draft, count: int) -> Iterator[Address]:
     """Addresses on the hosts in turn."""
     hosts = draft.hosts or (LOOPBACK,)
     if draft.local:
         ports = free_ports(count)
-        yield from (f"{hosts[each % len(hosts)]}:{ports[each]}" for each in range(count))
+        yield from ((hosts[each % len(hosts)], ports[each]) for each in range(count))
     else:
-        yield from (f"{hosts[each % len(hosts)]}:{PORTS_FROM + each}" for each in range(count))
+        yield from ((hosts[each % len(hosts)], PORTS_FROM + each) for each in range(count))
 
 
 def _rules(draft: Draft) -> Iterator[str]:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment, GatewayOptions
@@ -42,7 +43,6 @@ from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
-from fairtape.net.udp import Address
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
@@ -124,7 +124,7 @@ class GatewayProcess:
             name=f"{self._name}{GATEWAY}",
             node=self._me,
             written_at=now,
-            addresses={kind: f"{host}:{port}" for kind, (host, port) in self.addresses.items()},
+            addresses={kind: format_address(address) for kind, address in self.addresses.items()},
             token=core.floor.token,
             trades=core.floor.trade_count,
             tentative=sum(1 for _ in core.floor.tentative()),
@@ -301,7 +301,7 @@ def run_gateway(
     status_file = StatusFile(RunFolder(deployment.folder), f"{name}{GATEWAY}")
 
     def announce(addresses: dict[str, Address]) -> None:
-        status_file.note(", ".join(f"{kind} at {host}:{port}" for kind, (host, port) in addresses.items()))
+        status_file.note(", ".join(f"{kind} at {format_address(address)}" for kind, address in addresses.items()))
         started(addresses)
 
     with Interrupts() as interrupts:

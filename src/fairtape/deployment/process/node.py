@@ -99,7 +99,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             site,
             open_transport(deployment, node),
             journal=writer,
-            archive=History(directory),
+            history=History(directory),
             producer=publisher,
             consumer=_consumer(log, publisher),
             reporter=lambda report: status_file.note(_report_text(report)),
@@ -145,7 +145,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     status_file.note(scheduling.description)
     runtime = NodeRuntime(reformer, open_transport(deployment, node), log=status_file.note)
     driver = Driver([runtime], clock)
-    runtime.desk = StoreThread(store, driver.nudge)
+    runtime.store = StoreThread(store, driver.wakeup)
     scheduling.prefer(serving=True)
 
     def status(now: Instant) -> ReformerStatus:

@@ -75,7 +75,7 @@ class SourceThread:
     def publish(self, payloads: list[bytes]) -> None:
         """Queue these messages. From any thread."""
         self._queue.put(payloads)
-        self._driver.nudge()
+        self._driver.wakeup()
 
     @property
     def idle(self) -> bool:

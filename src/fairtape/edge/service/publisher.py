@@ -63,7 +63,7 @@ class EdgePublisher:
         self._log = log
         own = bind("", 0)
         try:
-            Interface.named(interface).speak(own, ttl=settings.ttl)
+            Interface.named(interface).configure_sender(own, ttl=settings.ttl)
         except BaseException:
             own.close()
             raise

@@ -95,7 +95,7 @@ class ReplayArchive:
         position = self._numbering.position
         return 0 if position is None else position.edition.plan.version
 
-    def keep_up(self) -> bool:
+    def update_index(self) -> bool:
         """Read some of what was released since the last call; returns whether there was any."""
         try:
             self._found += islice(self._cursor.everything(), ENTRIES_MAX - len(self._found))

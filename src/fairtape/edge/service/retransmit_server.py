@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
@@ -32,7 +33,7 @@ from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.edge.service.status import RetransmitStatus
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
-from fairtape.net.udp import Address, UdpSocket, bind
+from fairtape.net.udp import UdpSocket, bind
 
 BACKLOG: Final = 128
 ACCEPTS_MAX: Final = 64  # per turn
@@ -213,7 +214,7 @@ class RetransmitServer:
         self._selector = selectors.DefaultSelector()
         own = bind(*place.requests)
         try:
-            Interface.named(interface).speak(own, ttl=settings.ttl)
+            Interface.named(interface).configure_sender(own, ttl=settings.ttl)
             self._requests = UdpSocket(own)
             self._connections = ReplayConnections(place.replays, self._replay, self._selector)
         except BaseException:
@@ -295,7 +296,7 @@ class RetransmitServer:
         return max(min(due_at - now, POLL_PERIOD), 0)
 
     def _poll(self, now: Instant) -> None:
-        grew = self._archive.keep_up()
+        grew = self._archive.update_index()
         self._poll_at = now if grew else now + POLL_PERIOD  # there may be more
         if now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_PERIOD

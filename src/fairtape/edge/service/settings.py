@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairtape.core.addresses import Address
 from fairtape.edge.protocol.feed_assignment import Region
-from fairtape.net.udp import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions
@@ -13,7 +14,7 @@ from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
-from fairtape.net.udp import Address, UdpSocket, bind
+from fairtape.net.udp import UdpSocket, bind
 
 DATAGRAMS_MAX: Final = 512  # read per socket and turn
 POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of a turn

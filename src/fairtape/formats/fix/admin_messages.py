@@ -1,4 +1,4 @@
-"""The messages of the FIX session itself: to log on and off, to be heard, and to ask again for what was lost."""
+"""The administrative messages of a FIX session: logon and logout, heartbeats, resend requests, rejects."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final, TypeAlias
@@ -8,7 +8,7 @@ from fairtape.formats.fix.fields import FLAG, INTEGER, POSITIVE, TEXT, CodeKind,
 
 RefSeqNum: TypeAlias = Annotated[int, FixField(45, INTEGER)]
 RefMsgType: TypeAlias = Annotated[str, FixField(372, TEXT)]
-Words: TypeAlias = Annotated[str, FixField(58, TEXT)]
+FreeText: TypeAlias = Annotated[str, FixField(58, TEXT)]
 TestReqId: TypeAlias = Annotated[str, FixField(112, TEXT)]
 
 ENCRYPT_NONE: Final = 0
@@ -16,7 +16,7 @@ ENCRYPT_NONE: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logon:
-    """Who comes, and how often it will be heard."""
+    """Opens a session, with the login and the heartbeat interval."""
 
     MSG_TYPE: ClassVar[bytes] = b"A"
 
@@ -29,16 +29,16 @@ class Logon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logout:
-    """The session is over for now."""
+    """Ends the connection of a session."""
 
     MSG_TYPE: ClassVar[bytes] = b"5"
 
-    text: Words | None = None
+    text: FreeText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Somebody lives, or answers a test."""
+    """Sent in idle periods, or in answer to a test request."""
 
     MSG_TYPE: ClassVar[bytes] = b"0"
 
@@ -47,7 +47,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRequest:
-    """Answer me with a heartbeat."""
+    """Asks for a heartbeat."""
 
     MSG_TYPE: ClassVar[bytes] = b"1"
 
@@ -56,7 +56,7 @@ class TestRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendRequest:
-    """Send these again."""
+    """Asks for a range of messages again."""
 
     MSG_TYPE: ClassVar[bytes] = b"2"
 
@@ -66,7 +66,7 @@ class ResendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """A message broke a rule about its fields, and is not taken."""
+    """A message is rejected, because it breaks a rule about its fields."""
 
     MSG_TYPE: ClassVar[bytes] = b"3"
 
@@ -74,12 +74,12 @@ class Reject:
     ref_tag_id: Annotated[int, FixField(371, INTEGER)] | None = None
     ref_msg_type: RefMsgType | None = None
     reason: Annotated[RejectReason, FixField(373, CodeKind(RejectReason))] | None = None
-    text: Words | None = None
+    text: FreeText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceReset:
-    """The next number is another one: because nothing worth repeating stands between, or because all else failed."""
+    """Sets the next sequence number: as a gap fill for messages that are not resent, or as a reset after an error."""
 
     MSG_TYPE: ClassVar[bytes] = b"4"
 
@@ -89,14 +89,14 @@ class SequenceReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusinessReject:
-    """A message is whole, and the application does not take it."""
+    """A valid message is rejected by the application."""
 
     MSG_TYPE: ClassVar[bytes] = b"j"
 
     ref_seq_num: RefSeqNum | None = None
     ref_msg_type: RefMsgType
     reason: Annotated[BusinessReason, FixField(380, CodeKind(BusinessReason))]
-    text: Words | None = None
+    text: FreeText | None = None
 
 
 LOGON: Final = FixLayout.of(Logon)

@@ -1,7 +1,7 @@
-"""FIX 4.4: the numbers of its fields, its types of messages and its reasons, as far as order entry needs them.
+"""FIX 4.4: tags, message types and reject reasons, as far as order entry needs them.
 
-What belongs together by the specification stands together here: the fields of the header, those that hold bytes of
-any kind and the fields that say how many, and those that may occur more than once because they repeat in groups.
+Also the sets of the specification: the fields of the header, data fields with their length fields, and fields of
+repeating groups, which may occur more than once.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Final
 
 DEFINED_MAX: Final = 956  # the last field of FIX 4.4
-USER_DEFINED_MIN: Final = 5_000  # from here on fields are agreed between two sides
+USER_DEFINED_MIN: Final = 5_000  # the first user-defined field
 TAG_MAX: Final = 99_999
 
 
 class Tag(IntEnum):
-    """Fields that the codec and the session themselves work with."""
+    """Fields that the codec and the session use themselves."""
 
     BEGIN_SEQ_NO = 7
     BEGIN_STRING = 8
@@ -37,7 +37,7 @@ class Tag(IntEnum):
 
 
 class RejectReason(IntEnum):
-    """SessionRejectReason (373): what is wrong with a message that is otherwise whole."""
+    """SessionRejectReason (373): what is wrong with a complete message."""
 
     INVALID_TAG = 0
     REQUIRED_TAG_MISSING = 1
@@ -55,7 +55,7 @@ class RejectReason(IntEnum):
 
 
 class BusinessReason(IntEnum):
-    """BusinessRejectReason (380): why an application does not take a message that the session took."""
+    """BusinessRejectReason (380): why an application rejects a message that the session accepted."""
 
     OTHER = 0
     UNKNOWN_ID = 1
@@ -75,7 +75,7 @@ DATA: Final[Mapping[int, int]] = MappingProxyType(
     {90: 91, 93: 89, 95: 96, 212: 213, 348: 349, 350: 351, 352: 353, 354: 355, 356: 357, 358: 359, 360: 361, 362: 363}
     | {364: 365, 445: 446, 618: 619, 621: 622}
 )
-"""Each field that says how many bytes the next one has, and that next one: bytes of any kind, separators too."""
+"""Each length field, and the data field that must follow it; data may contain any bytes, separators too."""
 
 LENGTH_OF: Final[Mapping[int, int]] = MappingProxyType({data: length for length, data in DATA.items()})
 
@@ -93,10 +93,10 @@ REPEATABLE: Final = frozenset(
     | {137, 138, 139, 891}  # fees
     | {518, 519, 520, 521}  # contract amounts
 )
-"""Fields of repeating groups: the only ones that a message may have twice."""
+"""Fields of repeating groups: the only ones that may occur more than once in a message."""
 
 ADMIN_TYPES: Final = frozenset({b"0", b"1", b"2", b"3", b"4", b"5", b"A"})
-"""Messages of the session itself: they are never sent again, a gap fill stands for them."""
+"""Administrative messages: they are never resent, a gap fill replaces them."""
 
 APPLICATION_TYPES: Final = frozenset(
     b"6 7 8 9 B C D E F G H J K L M N P Q R S T V W X Y Z "
@@ -107,5 +107,5 @@ APPLICATION_TYPES: Final = frozenset(
 
 
 def is_defined(tag: int) -> bool:
-    """Whether FIX 4.4 has this field, or leaves its number to those who agree on it."""
+    """Whether FIX 4.4 defines this field, or leaves its number to users."""
     return 1 <= tag <= DEFINED_MAX or USER_DEFINED_MIN <= tag <= TAG_MAX

@@ -1,10 +1,12 @@
-"""Messages of FIX as values: a frozen dataclass whose annotations say which field is which, and of what kind.
+"""FIX messages as frozen dataclasses, whose annotations name the tag and the type of each field.
 
-A message is described once; what reads and what writes it are derived from the description. A field without a default
-is required. Reading takes what the description names and leaves the rest alone, because a sender may say more than a
-reader needs; what is named must be of its kind, or the message is refused with the reason that FIX has for it.
+A message is described once; reading and writing are derived from the description. A field without a default is
+required. Reading ignores fields that are not described, because a sender may send more than a reader needs. A
+described field must have its type, or the message is refused with the FIX reject reason for it.
 
-Prices and quantities are fixed-point integers (one unit is 1e-9), instants are integer nanoseconds: exact, both ways.
+Prices and quantities are fixed-point integers (one unit is 1e-9), instants are integer nanoseconds; both are exact. A
+UTCTimestamp may have up to nine digits of a fraction, or none. A second may be 60, for leap seconds; it becomes the
+instant after it, because nanoseconds since 1970 have no value for it.
 """
 
 import re
@@ -17,13 +19,10 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar, 
 from fairtape.core.instants import SECOND, Instant
 from fairtape.formats.fix.codec import BadFix, FixMessage, Pair
 from fairtape.formats.fix.dictionary import RejectReason
-from fairtape.formats.fixed_layout import is_ink
+from fairtape.formats.fixed_layout import is_printable
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, BadNumber, format_fixed, parse_fixed
 
-# UTCTimestamp of FIX: `20240105-14:30:00.123456789`, to and from integer nanoseconds since 1970.
-#
-# The fraction may have up to nine digits, or none. A second may be the sixtieth, as leap seconds are; it is the instant
-# that follows, because a count of nanoseconds has no room for it.
+# UTCTimestamp: `20240105-14:30:00.123456789`.
 
 _STAMP: Final = re.compile(
     rb"([0-9]{4})(0[1-9]|1[0-2])([0-2][0-9]|3[01])-([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9]|60)(?:\.([0-9]{1,9}))?"
@@ -33,12 +32,11 @@ _DAYS_BEFORE_MONTH: Final = tuple(sum(_DAYS_IN_MONTH[:month]) for month in range
 _DAYS_BEFORE_1970: Final = 719_162  # since the first of January of the year 1
 _DAYS_IN_400_YEARS: Final = 146_097
 _DAY: Final = 86_400 * SECOND
-YEAR_MAX: Final = 9_999
-INSTANT_MAX: Final = (3_652_059 - _DAYS_BEFORE_1970) * _DAY - 1  # the last nanosecond of that year
+INSTANT_MAX: Final = (3_652_059 - _DAYS_BEFORE_1970) * _DAY - 1  # the last nanosecond of the year 9999
 
 
 def parse_instant(octets: bytes) -> Instant | None:
-    """The instant of a UTCTimestamp; None where it is none, or lies before 1970."""
+    """The instant of a UTCTimestamp; None where it is malformed, or before 1970."""
     match = _STAMP.fullmatch(octets)
     if match is None:
         return None
@@ -51,7 +49,7 @@ def parse_instant(octets: bytes) -> Instant | None:
 
 
 def format_instant(instant: Instant, *, digits_min: int = 3) -> bytes:
-    """The UTCTimestamp with the fewest digits (of 0, 3, 6 or 9, at least `digits_min`) that say all of it."""
+    """The UTCTimestamp with the fewest digits (of 0, 3, 6 or 9, at least `digits_min`) that are exact."""
     assert 0 <= instant <= INSTANT_MAX
     days, within = divmod(instant, _DAY)
     seconds, fraction = divmod(within, SECOND)
@@ -80,8 +78,8 @@ def _days_before_month(year: int, month: int) -> int:
 
 @lru_cache(maxsize=16)  # a session stays within a day
 def _date(days: int) -> tuple[int, int, int]:
-    """The date that lies so many days after the first of January of the year 1."""
-    year = days * 400 // _DAYS_IN_400_YEARS + 1  # or the one after, or the one before
+    """The date (year, month, day) this many days after the first of January of the year 1."""
+    year = days * 400 // _DAYS_IN_400_YEARS + 1  # an estimate: off by at most one
     while _days_before_year(year) > days:
         year -= 1
     while _days_before_year(year + 1) <= days:
@@ -93,21 +91,21 @@ def _date(days: int) -> tuple[int, int, int]:
 
 INTEGER_MAX: Final = (1 << 63) - 1
 _INTEGER: Final = re.compile(rb"-?[0-9]{1,19}")
-_DECIMAL: Final = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")  # FIX knows no exponents and no plus
+_DECIMAL: Final = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")  # FIX has no exponents and no plus sign
 
 _V = TypeVar("_V")
 
 
 class Kind(Protocol[_V]):
-    """How the value of a field is written."""
+    """The type of a field."""
 
     wanted: str  # what a value must be
 
     def read(self, octets: bytes) -> _V | None:
-        """The value; None where these bytes are none of this kind."""
+        """The value; None where the bytes do not have this type."""
 
     def write(self, value: _V) -> bytes | None:
-        """The bytes; None where the value has none."""
+        """The bytes; None where the value cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +115,11 @@ class TextKind:
     wanted: str = "printable ascii characters"
 
     def read(self, octets: bytes) -> str | None:
-        """The text in these bytes."""
         text = octets.decode("latin-1")
-        return text if text and is_ink(text) else None
+        return text if text and is_printable(text) else None
 
     def write(self, value: str) -> bytes | None:
-        """The bytes of this text."""
-        return value.encode("ascii") if value and is_ink(value) else None
+        return value.encode("ascii") if value and is_printable(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +131,21 @@ class IntegerKind:
     wanted: str = "a whole number that is neither negative nor beyond 63 bits"
 
     def read(self, octets: bytes) -> int | None:
-        """The number in these bytes."""
         value = int(octets) if _INTEGER.fullmatch(octets) else None
         return value if value is not None and self.least <= value <= self.most else None
 
     def write(self, value: int) -> bytes | None:
-        """The bytes of this number."""
         return b"%d" % value if self.least <= value <= self.most else None
 
 
 @dataclass(frozen=True, slots=True)
 class FixedKind:
-    """A decimal number, exactly."""
+    """A decimal number, exact."""
 
     wanted: str = "a decimal number with at most 9 digits behind its point"
 
     def read(self, octets: bytes) -> int | None:
-        """The number in these bytes, in units of 1e-9."""
+        """In units of 1e-9."""
         if not _DECIMAL.fullmatch(octets):
             return None
         try:
@@ -160,7 +154,6 @@ class FixedKind:
             return None
 
     def write(self, value: int) -> bytes | None:
-        """The bytes of this number."""
         return format_fixed(value).encode("ascii") if FIXED_MIN <= value <= FIXED_MAX else None
 
 
@@ -171,11 +164,9 @@ class InstantKind:
     wanted: str = "a timestamp such as 20240105-14:30:00.123"
 
     def read(self, octets: bytes) -> Instant | None:
-        """The instant in these bytes."""
         return parse_instant(octets)
 
     def write(self, value: Instant) -> bytes | None:
-        """The bytes of this instant."""
         return format_instant(value) if 0 <= value <= INSTANT_MAX else None
 
 
@@ -186,11 +177,9 @@ class FlagKind:
     wanted: str = "Y or N"
 
     def read(self, octets: bytes) -> bool | None:
-        """Whether these bytes say yes."""
         return {b"Y": True, b"N": False}.get(octets)
 
     def write(self, value: bool) -> bytes | None:
-        """The bytes of yes and no."""
         return b"Y" if value else b"N"
 
 
@@ -205,7 +194,6 @@ class CodeKind(Generic[_E]):
 
     @cached_property
     def wanted(self) -> str:
-        """All codes."""
         return "one of " + ", ".join(str(code.value) for code in self.codes)
 
     @cached_property
@@ -213,17 +201,15 @@ class CodeKind(Generic[_E]):
         return {str(code.value).encode("ascii"): code for code in self.codes}
 
     def read(self, octets: bytes) -> _E | None:
-        """The code in these bytes."""
         return self._known.get(octets)
 
     def write(self, value: _E) -> bytes | None:
-        """The bytes of a code."""
         return str(value.value).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class FixField:
-    """Which field of FIX an attribute is."""
+    """The tag and the type of an attribute."""
 
     tag: int
     kind: Kind[Any]
@@ -238,7 +224,7 @@ FLAG: Final = FlagKind()
 
 
 class Described(Protocol):
-    """A message of FIX: the type that it has, and annotated fields."""
+    """A FIX message: its type, and annotated fields."""
 
     MSG_TYPE: ClassVar[bytes]
 
@@ -260,14 +246,14 @@ _D = TypeVar("_D", bound=Described)
 
 @dataclass(frozen=True, slots=True)
 class FixLayout(Generic[_D]):
-    """Which fields the messages of one type have."""
+    """The fields of one message type."""
 
     message: type[_D]
     attributes: tuple[Attribute, ...]
 
     @classmethod
     def of(cls, message: type[_D]) -> "FixLayout[_D]":
-        """Read off the annotations of a dataclass."""
+        """From the annotations of a dataclass."""
         hints = get_type_hints(message, include_extras=True)
         attributes = []
         for each in fields(message):  # type: ignore[arg-type]  # a dataclass, which a protocol cannot say
@@ -276,7 +262,7 @@ class FixLayout(Generic[_D]):
         return cls(message, tuple(attributes))
 
     def read(self, message: FixMessage) -> _D:
-        """The value of a message of this type. Raises `BadFix` with the flaw of a field that is missing or wrong."""
+        """The value of a message of this type. Raises `BadFix` with a flaw for a missing or wrong field."""
         values: dict[str, Any] = {}
         for each in self.attributes:
             octets = message.get(each.tag)
@@ -291,7 +277,7 @@ class FixLayout(Generic[_D]):
         return self.message(**values)
 
     def write(self, value: _D) -> Iterator[Pair]:
-        """The fields of a value, from its type on. Raises `BadFix` where it has no bytes."""
+        """The fields of a value, from its type on. Raises `BadFix` where it cannot be encoded."""
         yield 35, value.MSG_TYPE
         for each in self.attributes:
             held = getattr(value, each.name)
@@ -305,7 +291,7 @@ class FixLayout(Generic[_D]):
 
 
 def _field_of(hint: Any) -> FixField:
-    """The field in an annotation, which may say that it is optional."""
+    """The field in an annotation, which may be optional."""
     for each in (hint, *get_args(hint)):
         if get_origin(each) is Annotated:
             field = get_args(each)[1]
@@ -317,6 +303,6 @@ def _field_of(hint: Any) -> FixField:
 def _wrong(attribute: Attribute, octets: bytes) -> tuple[RejectReason, int, str]:
     coded = isinstance(attribute.kind, CodeKind)
     reason = RejectReason.VALUE_INCORRECT if coded else RejectReason.INCORRECT_DATA_FORMAT
-    # A password is not repeated: complaints end up in logs.
+    # A password is not repeated: errors end up in logs.
     found = "not" if attribute.name == "password" else f"{octets[:32].decode('ascii', 'backslashreplace')!r}, not"
     return reason, attribute.tag, f"field {attribute.tag} ({attribute.name}) is {found} {attribute.kind.wanted}"

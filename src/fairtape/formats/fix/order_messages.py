@@ -1,10 +1,10 @@
-"""Order entry in FIX 4.4: the messages of traders and the answers to them, as values.
+"""Order entry in FIX 4.4: the messages of traders and the responses, as values.
 
-They know nothing of a floor; whoever has orders of its own translates. Conditions between fields that FIX states (a
-limit order has a price, a stop order a stop price) are part of a value: one that breaks them is refused at birth.
+They are independent of the exchange; the gateway translates. Conditions between fields that FIX states (a limit order
+has a price, a stop order a stop price) are checked when a value is made.
 
-Two fields are our own, from the range that FIX leaves to agreements: the number that the order has in the unified
-sequence, and how certain a report is, for a trade is tentative before it is committed.
+Two fields are user-defined: the order's number in the unified sequence, and the certainty of a report, because a trade
+is tentative before it is committed.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class ExecType(Enum):
 
 
 class OrdStatus(Enum):
-    """OrdStatus (39): how the order now stands."""
+    """OrdStatus (39): the current state of the order."""
 
     NEW = "0"
     PARTIALLY_FILLED = "1"
@@ -131,8 +131,8 @@ class CxlRejResponseTo(Enum):
 class Certainty(Enum):
     """How certain a report is."""
 
-    TENTATIVE = "T"  # the arbiter says so
-    COMMITTED = "C"  # it survives the failures that the floor was built for
+    TENTATIVE = "T"  # computed by the arbiter, not yet committed
+    COMMITTED = "C"  # survives the failures that the deployment tolerates
 
 
 Account: TypeAlias = Annotated[str, FixField(1, TEXT)]
@@ -152,7 +152,7 @@ OrigClOrdId: TypeAlias = Annotated[str, FixField(41, TEXT)]
 Price: TypeAlias = Annotated[int, FixField(44, FIXED)]
 SideOf: TypeAlias = Annotated[FixSide, FixField(54, CodeKind(FixSide))]
 Symbol: TypeAlias = Annotated[str, FixField(55, TEXT)]
-Words: TypeAlias = Annotated[str, FixField(58, TEXT)]
+FreeText: TypeAlias = Annotated[str, FixField(58, TEXT)]
 Force: TypeAlias = Annotated[FixTimeInForce, FixField(59, CodeKind(FixTimeInForce))]
 TransactAt: TypeAlias = Annotated[int, FixField(60, INSTANT)]
 StopPx: TypeAlias = Annotated[int, FixField(99, FIXED)]
@@ -162,7 +162,7 @@ ExpireAt: TypeAlias = Annotated[int, FixField(126, INSTANT)]
 
 
 def _check_prices(order: "NewOrderSingle | OrderCancelReplaceRequest") -> None:
-    """The prices that the type of an order asks for, and a quantity."""
+    """Check the prices that the order type requires, and the quantity."""
     if order.ord_type in (OrdType.LIMIT, OrdType.STOP_LIMIT) and order.price is None:
         raise _missing(44, f"price is missing; an order of type {order.ord_type.name} must have one")
     if order.ord_type in (OrdType.STOP, OrdType.STOP_LIMIT) and order.stop_px is None:
@@ -185,8 +185,8 @@ class NewOrderSingle:
 
     cl_ord_id: ClOrdId
     account: Account | None = None
-    exec_inst: ExecInst | None = None  # 6: post only, that is, do not initiate
-    ex_destination: ExDestination | None = None  # one venue; without it, all
+    exec_inst: ExecInst | None = None  # 6: post only (participate, do not initiate)
+    ex_destination: ExDestination | None = None  # one venue; all, if absent
     symbol: Symbol
     side: SideOf
     transact_at: TransactAt
@@ -195,9 +195,9 @@ class NewOrderSingle:
     ord_type: Type
     price: Price | None = None
     stop_px: StopPx | None = None
-    time_in_force: Force | None = None  # without it, the day
+    time_in_force: Force | None = None  # the day, if absent
     expire_at: ExpireAt | None = None
-    text: Words | None = None
+    text: FreeText | None = None
 
     def __post_init__(self) -> None:
         _check_prices(self)
@@ -205,7 +205,7 @@ class NewOrderSingle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCancelRequest:
-    """Take an order out (F)."""
+    """Cancel an order (F)."""
 
     MSG_TYPE: ClassVar[bytes] = b"F"
 
@@ -217,12 +217,12 @@ class OrderCancelRequest:
     side: SideOf
     transact_at: TransactAt
     order_qty: OrderQty | None = None
-    text: Words | None = None
+    text: FreeText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCancelReplaceRequest:
-    """Another price or quantity for an order (G)."""
+    """Change the price or the quantity of an order (G)."""
 
     MSG_TYPE: ClassVar[bytes] = b"G"
 
@@ -242,7 +242,7 @@ class OrderCancelReplaceRequest:
     stop_px: StopPx | None = None
     time_in_force: Force | None = None
     expire_at: ExpireAt | None = None
-    text: Words | None = None
+    text: FreeText | None = None
 
     def __post_init__(self) -> None:
         _check_prices(self)
@@ -250,7 +250,7 @@ class OrderCancelReplaceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderStatusRequest:
-    """How does an order stand? (H)."""
+    """Asks for the state of an order (H)."""
 
     MSG_TYPE: ClassVar[bytes] = b"H"
 
@@ -263,7 +263,7 @@ class OrderStatusRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionReport:
-    """What became of an order (8)."""
+    """A change of an order, or its state (8)."""
 
     MSG_TYPE: ClassVar[bytes] = b"8"
 
@@ -290,7 +290,7 @@ class ExecutionReport:
     cum_qty: CumQty
     avg_px: AvgPx
     transact_at: TransactAt | None = None
-    text: Words | None = None
+    text: FreeText | None = None
     sequence: Annotated[int, FixField(SEQUENCE_TAG, INTEGER)] | None = None  # in the unified order
     certainty: Annotated[Certainty, FixField(CERTAINTY_TAG, CodeKind(Certainty))] | None = None
 
@@ -304,7 +304,7 @@ class ExecutionReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderCancelReject:
-    """A cancel or a replace does not happen (9)."""
+    """A cancel or a replace was rejected (9)."""
 
     MSG_TYPE: ClassVar[bytes] = b"9"
 
@@ -316,7 +316,7 @@ class OrderCancelReject:
     transact_at: TransactAt | None = None
     response_to: Annotated[CxlRejResponseTo, FixField(434, CodeKind(CxlRejResponseTo))]
     reason: Annotated[CxlRejReason, FixField(102, CodeKind(CxlRejReason))] | None = None
-    text: Words | None = None
+    text: FreeText | None = None
 
 
 OrderEntry: TypeAlias = (
@@ -344,7 +344,7 @@ FROM_TRADERS: Final = frozenset({b"D", b"F", b"G", b"H"})
 
 
 def read(message: FixMessage) -> OrderEntry:
-    """The value of a message of order entry. Raises `BadFix` with the flaw of what it is not."""
+    """The value of a message of order entry. Raises `BadFix` with a flaw for anything else."""
     layout = LAYOUTS.get(message.msg_type)
     if layout is None:
         shown = message.msg_type.decode("ascii", "backslashreplace")
@@ -353,5 +353,5 @@ def read(message: FixMessage) -> OrderEntry:
 
 
 def write(value: OrderEntry) -> list[Pair]:
-    """The fields of a value, from its type on. Raises `BadFix` where it has no bytes."""
+    """The fields of a value, from its type on. Raises `BadFix` where it cannot be encoded."""
     return list(LAYOUTS[value.MSG_TYPE].write(value))

@@ -1,1 +1,7 @@
-"""Nasdaq TotalView-ITCH 5.0: messages, Arrow columns, trades, and the ticker in ITCH form. Pure."""
+"""Nasdaq TotalView-ITCH 5.0: messages as values, and whole files as tables. Pure.
+
+- `messages`: every message type as a value; the others are derived from it
+- `columns`: whole files as Arrow tables, and back
+- `trades`: the trades in a day of ITCH
+- `ticker`: the unified ticker as ITCH messages, for the edge
+"""

@@ -1,9 +1,9 @@
-"""Whole files of ITCH 5.0 as Arrow tables, one for each type of message, and back to the very same bytes.
+"""Whole ITCH 5.0 files as Arrow tables, one for each message type, and back to the same bytes.
 
-The messages of one type have one size, so they are gathered into rows of that size and every field of all of them is
-converted at once. The tables have the columns of the message's class; before them stands `index`, the message's number
-in the file, because the order across types is part of the data. Numbers are unsigned integers of their width (times are
-int64), text is a dictionary of strings, which is what symbols and codes are.
+The messages of one type have one size, so they are gathered into rows of that size, and each field is converted for all
+rows at once. A table has the columns of the message's class, preceded by `index`, the message's number in the file,
+because the order across types is part of the data. Numbers are unsigned integers of their width (times are int64); text
+is dictionary-encoded, because symbols and codes repeat.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairtape.formats.byte_columns import Rows, Values, gather, read_numbers, scatter, slot, write_numbers
-from fairtape.formats.fixed_layout import Field, Layout, Number, Text, is_ink
+from fairtape.formats.fixed_layout import Field, Layout, Number, Text, is_printable
 from fairtape.formats.framing import END_MARK, PREFIX_SIZE, Octets, find_frames
 from fairtape.formats.itch.messages import LAYOUTS, BadItch, StockDirectory
 
@@ -24,13 +24,13 @@ Tables: TypeAlias = Mapping[str, Table]  # by the letter of the messages
 INDEX: Final = "index"
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 
-_SIZES: Final = np.zeros(256, np.int64)  # of the messages that begin with each byte; 0 where none does
+_SIZES: Final = np.zeros(256, np.int64)  # of the message type with each letter; 0 where there is none
 for _layout in LAYOUTS.values():
     _SIZES[ord(_layout.letter)] = _layout.size
 
 
 def to_arrow(buffer: Octets, *, first_index: int = 0) -> dict[str, Table]:
-    """The messages of a file, or of the message blocks of MoldUDP64 packets, in a table for each letter that occurs.
+    """The messages of a file, or of message blocks of MoldUDP64, in one table per message type.
 
     Raises `BadItch` or `BadFraming` where a single message would be refused.
     """
@@ -39,7 +39,7 @@ def to_arrow(buffer: Octets, *, first_index: int = 0) -> dict[str, Table]:
     letters = octets[frames.starts]
     wanted = _SIZES[letters]
     if (wanted != frames.sizes).any():
-        raise _misfit(int(np.argmax(wanted != frames.sizes)), letters, frames.sizes)
+        raise _size_error(int(np.argmax(wanted != frames.sizes)), letters, frames.sizes)
     tables = {}
     for letter in np.flatnonzero(np.bincount(letters, minlength=256)).tolist():
         layout = LAYOUTS[chr(letter)]
@@ -51,9 +51,9 @@ def to_arrow(buffer: Octets, *, first_index: int = 0) -> dict[str, Table]:
 
 
 def from_arrow(tables: Tables, *, end_mark: bool = False) -> bytes:
-    """The file whose tables these are; the mark of the end behind it, if wanted. The inverse of `to_arrow`.
+    """The file with these tables, optionally with the end mark. The inverse of `to_arrow`.
 
-    The indexes say in which order the messages come; they need not be without gaps, so tables may be filtered first.
+    The messages are in the order of their indexes. The indexes may have gaps, so tables may be filtered first.
     """
     layouts = [_layout_of(letter) for letter in tables]
     rows = [_packed(table, layout) for table, layout in zip(tables.values(), layouts, strict=True)]
@@ -63,7 +63,7 @@ def from_arrow(tables: Tables, *, end_mark: bool = False) -> bytes:
     every = np.concatenate(indexes)
     order = np.argsort(every, kind="stable")
     if (repeated := np.flatnonzero(np.diff(every[order]) == 0)).size:
-        raise BadItch(f"index {every[order][repeated[0]]} stands in two rows; every message has an index of its own")
+        raise BadItch(f"index {every[order][repeated[0]]} is in two rows; every message has an index of its own")
     sizes = np.repeat([each.shape[1] for each in rows], [len(each) for each in rows])
     starts = np.empty(len(every), np.int64)
     starts[order] = np.cumsum(sizes[order]) - sizes[order]
@@ -76,14 +76,14 @@ def from_arrow(tables: Tables, *, end_mark: bool = False) -> bytes:
 
 
 def symbols_by_locate(tables: Tables) -> dict[int, str]:
-    """Which symbol each stock locate stands for, by the directory messages; the last word counts."""
+    """The symbol of each stock locate, from the directory messages; the last one applies."""
     directory = tables.get(StockDirectory.LETTER)
     if directory is None:
         return {}
     return dict(zip(directory["stock_locate"].to_pylist(), directory["stock"].to_pylist(), strict=True))
 
 
-def _misfit(index: int, letters: Values, sizes: Values) -> BadItch:
+def _size_error(index: int, letters: Values, sizes: Values) -> BadItch:
     letter = chr(letters[index])
     if letter not in LAYOUTS:
         return BadItch(f"type of message {index} is {letter!r}; it must be one of {''.join(LAYOUTS)}")
@@ -98,13 +98,13 @@ def _column(rows: Rows, layout: Layout, field: Field) -> Table:
 
 
 def _text_column(rows: Rows, layout: Layout, field: Field, kind: Text) -> Table:
-    """Each distinct text is looked at once; all else is done with the numbers that their bytes are."""
+    """Encode the bytes as integers first, so that each distinct text is decoded and checked once."""
     width = kind.width
     coded = pa.array(np.ascontiguousarray(slot(rows, field.start, f"u{width}"))).dictionary_encode()
     octets = coded.dictionary.to_numpy().tobytes()
     texts = [kind.read(octets[at : at + width]) for at in range(0, len(octets), width)]
     for text in texts:
-        if not is_ink(text):
+        if not is_printable(text):
             raise layout.refused(field, repr(text))
     return pa.DictionaryArray.from_arrays(coded.indices, pa.array(texts, pa.string()))
 
@@ -116,7 +116,7 @@ def _layout_of(letter: str) -> Layout:
 
 
 def _packed(table: Table, layout: Layout) -> Rows:
-    """The messages of one table with their lengths before them, one in each row."""
+    """The messages of one table with their length prefixes, one per row."""
     rows: Rows = np.zeros((table.num_rows, PREFIX_SIZE + layout.size), np.uint8)
     slot(rows, 0, ">u2")[:] = layout.size
     rows[:, PREFIX_SIZE] = ord(layout.letter)
@@ -136,7 +136,7 @@ def _put_number(rows: Rows, table: Table, layout: Layout, field: Field, kind: Nu
 
 
 def _put_text(rows: Rows, table: Table, layout: Layout, field: Field) -> None:
-    column = _whole(table, field.name, layout.letter)
+    column = _single_chunk(table, field.name, layout.letter)
     if not (pa.types.is_dictionary(column.type) or pa.types.is_string(column.type)):
         raise BadItch(f"{field.name} of message {layout.letter} has the type {column.type}; it must hold text")
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
@@ -152,7 +152,7 @@ def _put_text(rows: Rows, table: Table, layout: Layout, field: Field) -> None:
 
 def _numbers(table: Table, name: str, letter: str) -> Values:
     """A column of whole numbers from 0 on."""
-    column = _whole(table, name, letter)
+    column = _single_chunk(table, name, letter)
     try:
         values: Values = pc.cast(column, pa.uint64()).to_numpy()
     except pa.ArrowException:
@@ -162,8 +162,8 @@ def _numbers(table: Table, name: str, letter: str) -> Values:
     return values
 
 
-def _whole(table: Table, name: str, letter: str) -> Table:
-    """One column of a table in one piece, with one dictionary."""
+def _single_chunk(table: Table, name: str, letter: str) -> Table:
+    """One column of a table as a single chunk, with one dictionary."""
     if name not in table.column_names:
         raise BadItch(f"the table of message {letter} has no column {name}")
     column = table.select([name]).unify_dictionaries().combine_chunks().column(0)

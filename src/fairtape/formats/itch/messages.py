@@ -1,13 +1,11 @@
 """Nasdaq TotalView-ITCH 5.0: every message of the feed, described once.
 
-Each class is one message type; its annotations are its layout, and a value refuses what has no bytes. `decode` and
-`encode` go between a message and its bytes; whole files go through `itch_columns`, which is derived from the same
-classes.
+Each class is one message type; its annotations are its layout, and values that cannot be encoded are refused. `decode`
+and `encode` convert single messages; whole files are converted by `columns`, which is derived from the same classes.
 
-Times are nanoseconds since midnight of the exchange's day. A Price4 has 4 decimals and a Price8 has 8, both as
-integers. Codes (a side, a reason, a state) are kept as the letters that they are: the exchange adds new ones, and a
-reader who refused them would go deaf on that day. What each means is in the exchange's specification, whose names and
-order the fields follow.
+Times are nanoseconds since midnight of the exchange's day. A Price4 is an integer with 4 decimals, a Price8 with 8.
+Codes (a side, a reason, a state) are kept as letters: the exchange adds new ones, and a reader that refused them would
+fail on that day. Their meanings are in the exchange's specification, whose names and order the fields follow.
 """
 
 from collections.abc import Mapping
@@ -24,17 +22,17 @@ STOCK_MAX: Final = 8  # characters of a symbol
 
 
 class BadItch(FormatError):
-    """Bytes that are no message of ITCH 5.0, or values that no message can carry."""
+    """Bytes that are no ITCH 5.0 message, or values that cannot be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItchMessage:
-    """What every message begins with, after its letter."""
+    """The common head of all messages, after the letter."""
 
     LETTER: ClassVar[str] = ""
 
-    stock_locate: U16  # the day's number of a stock; 0 where the message is about none
-    tracking_number: U16  # the exchange's own
+    stock_locate: U16  # the day's number of a stock; 0 where the message has none
+    tracking_number: U16  # internal to the exchange
     timestamp_ns: U48  # since midnight
 
     def __post_init__(self) -> None:
@@ -43,7 +41,7 @@ class ItchMessage:
 
 @dataclass(frozen=True, slots=True)
 class ItchSystemEvent(ItchMessage):
-    """Beginnings and ends of the day."""
+    """Start and end of messages, of system hours and of market hours."""
 
     LETTER = "S"
     event_code: Letter  # O and C: start and end of messages; S and E: of system hours; Q and M: of market hours
@@ -92,7 +90,7 @@ class RegShoRestriction(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class MarketParticipantPosition(ItchMessage):
-    """The standing of one market participant in one stock."""
+    """The status of one market participant in one stock."""
 
     LETTER = "L"
     mpid: Text4
@@ -155,7 +153,7 @@ class OperationalHalt(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class AddOrder(ItchMessage):
-    """A new order, whose owner is not named."""
+    """A new order without attribution."""
 
     LETTER = "A"
     order_reference: U64
@@ -167,7 +165,7 @@ class AddOrder(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class AddOrderAttributed(ItchMessage):
-    """A new order, whose owner is named."""
+    """A new order with the owner's MPID."""
 
     LETTER = "F"
     order_reference: U64
@@ -196,7 +194,7 @@ class OrderExecutedWithPrice(ItchMessage):
     order_reference: U64
     executed_shares: U32
     match_number: U64
-    printable: Letter  # N: already counted elsewhere
+    printable: Letter  # N: reported by another message
     execution_price: Price4
 
 
@@ -211,7 +209,7 @@ class OrderCancel(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class OrderDelete(ItchMessage):
-    """An order is gone."""
+    """An order was canceled as a whole."""
 
     LETTER = "D"
     order_reference: U64
@@ -219,7 +217,7 @@ class OrderDelete(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class OrderReplace(ItchMessage):
-    """An order gave way to a new one on the same side of the same stock."""
+    """An order was replaced by a new one on the same side of the same stock."""
 
     LETTER = "U"
     original_order_reference: U64
@@ -234,7 +232,7 @@ class ItchTrade(ItchMessage):
 
     LETTER = "P"
     order_reference: U64
-    buy_sell: Letter  # the side of the order that rested
+    buy_sell: Letter  # the side of the resting order
     shares: U32
     stock: Text8
     price: Price4
@@ -263,7 +261,7 @@ class ItchBrokenTrade(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class NetOrderImbalance(ItchMessage):
-    """Where a cross would stand now."""
+    """The current state of a cross before it is executed."""
 
     LETTER = "I"
     paired_shares: U64
@@ -279,7 +277,7 @@ class NetOrderImbalance(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class RetailInterest(ItchMessage):
-    """On which sides retail price improvement is on offer."""
+    """The sides with retail price improvement interest."""
 
     LETTER = "N"
     stock: Text8
@@ -288,7 +286,7 @@ class RetailInterest(ItchMessage):
 
 @dataclass(frozen=True, slots=True)
 class DirectListing(ItchMessage):
-    """The search for the price of a direct listing with a capital raise."""
+    """Price discovery of a direct listing with a capital raise."""
 
     LETTER = "O"
     stock: Text8
@@ -330,7 +328,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType({each.LETTER: Layout.of(
 
 
 def encode(message: ItchMessage) -> bytes:
-    """The bytes of a message, without a length before them."""
+    """The bytes of a message, without a length prefix."""
     return LAYOUTS[message.LETTER].encode(message)
 
 

@@ -1,30 +1,30 @@
-"""The unified ticker as ITCH-5.0-shaped messages, for customers of the edge's plain mode.
+"""The unified ticker as ITCH 5.0 messages, for customers of the edge's plain mode.
 
-A session begins with a system event (S, code O) and its directory, and ends with a system event (code C). The directory
-is fixed before the session begins, so that every site of the edge makes the same bytes and the same numbers of the same
-sequence, whenever it began to listen. One *listing* is a symbol at a venue and has a stock locate of its own, 1 for the
-first: a directory message (R) names its symbol, and where it has a venue, a market participant message (L) names that
-as the MPID. A trade then is one message:
+A session begins with a system event (S, code O) and its directory, and ends with a system event (code C). The
+directory is fixed before the session begins, so that every site of the edge makes the same bytes and numbers from the
+same sequence, whenever it started. One *listing* is a symbol at a venue and has a stock locate of its own, 1 for the
+first. A directory message (R) names its symbol; if it has a venue, a market participant message (L) names it as the
+MPID. A trade is one message:
 
 | field of P | carries |
 | --- | --- |
 | stock locate | the listing: symbol and venue |
-| tracking number | the trade's flags, bit by bit |
+| tracking number | the trade's flags |
 | timestamp | the instant of the trade, since midnight UTC of the session's day |
-| order reference number | the trade id, the venue's own |
-| buy/sell indicator | S where the buyer came to the market and took what was offered, else B |
+| order reference number | the venue's trade id |
+| buy/sell indicator | S if the buyer was the aggressor, else B |
 | shares, stock, price | quantity, symbol, price |
 | match number | the global sequence number |
 
-ITCH has no room for a fraction of a share, a price below zero or finer than a hundredth of a cent, a symbol of more
-than 8 or a venue of more than 4 characters, or a listing that is not in the directory. Such a trade goes out *wide*, as
-one message of a type that ITCH 5.0 does not have and its clients therefore skip: the letter T and the head that all
-messages have, the match number, then the 64 bytes of the trade's record. Nothing is rounded and nothing is left out.
+ITCH cannot represent a fraction of a share, a price below zero or finer than a hundredth of a cent, a symbol of more
+than 8 or a venue of more than 4 characters, or a listing that is not in the directory. Such a trade is sent *wide*, as
+one message of a type that ITCH 5.0 does not have, so that its clients skip it: the letter T, the common head, the match
+number, then the 64 bytes of the trade's record. Nothing is rounded and nothing is left out.
 
-A trade that is canceled is a broken trade (B) with its match number, and with the stock locate of the listing that the
-cancel names: one that is not the trade's own is no cancel of it. A trade that is corrected is a broken trade and the
-new trade, in this order, under the new one's number; the tracking number of such a broken trade is 1, by which whoever
-cares can tell it from a cancel with an unrelated trade behind it.
+A cancel is a broken trade (B) with the match number of the trade, and with the stock locate of the listing that the
+cancel names: if that is not the trade's listing, the cancel does not apply. A correction is a broken trade and the new
+trade, in this order, under the number of the correction. The tracking number of such a broken trade is 1, which
+distinguishes it from a cancel that is followed by an unrelated trade.
 """
 
 import struct
@@ -49,7 +49,7 @@ from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, TradeFlag, Trade
 WIDE: Final = "T"
 MPID_MAX: Final = 4
 START, END = "O", "C"
-CORRECTED: Final = 1  # the tracking number of a broken trade in whose place the next message stands
+CORRECTED: Final = 1  # the tracking number of a broken trade that the next message replaces
 _U32_MAX: Final = (1 << 32) - 1
 _WIDE_HEAD: Final = struct.Struct(">cHH6sQ")
 WIDE_SIZE: Final = _WIDE_HEAD.size + TRADE_SIZE
@@ -73,23 +73,23 @@ class PrintedTrade:
 
 @dataclass(frozen=True, slots=True)
 class CanceledPrint:
-    """The trade with this number is void; where it is corrected, the trade that follows stands in its place."""
+    """The trade with this number is void; if it is corrected, the trade that follows replaces it."""
 
     number: int
     canceled_at: Instant
-    listing: Listing | None = None  # that the cancel names; None where the directory does not have it
+    listing: Listing | None = None  # in the cancel; None where it is not in the directory
     corrected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """The session begins or is over."""
+    """The session begins or ends."""
 
     code: str
     happened_at: Instant
 
 
-Told: TypeAlias = PrintedTrade | CanceledPrint | SessionEvent | Listing
+TickerRecord: TypeAlias = PrintedTrade | CanceledPrint | SessionEvent | Listing
 
 
 class TickerItch:
@@ -118,11 +118,10 @@ class TickerItch:
         return itch.encode(itch.ItchSystemEvent(0, 0, self._since(at), END))
 
     def trade(self, number: int, trade: Trade) -> bytes:
-        """One trade."""
         return self.trades(np.array([number], np.uint64), market.records(market.encode(trade)))[0]
 
     def trades(self, numbers: npt.NDArray[np.uint64], trades: Trades) -> list[bytes]:
-        """One message for each trade, in their order."""
+        """One message per trade, in order."""
         locates = self._locates_of(trades)
         since = trades["traded_at"] - self._midnight_at
         price, finer = np.divmod(trades["price"], PRICE_UNIT)
@@ -159,7 +158,7 @@ class TickerItch:
         return self._broken(number, at, listing, 0)
 
     def correct(self, wrong: int, *, at: Instant, number: int, trade: Trade) -> tuple[bytes, bytes]:
-        """The trade with the number `wrong` is void; `trade` stands in its place, under a number of its own."""
+        """The trade with the number `wrong` is void; `trade` replaces it, under a number of its own."""
         broken = self._broken(wrong, at, Listing(trade.symbol, trade.venue_name), CORRECTED)
         return broken, self.trade(number, trade)
 
@@ -185,7 +184,7 @@ def _check_directory(listings: Sequence[Listing]) -> None:
     if len(listings) > LOCATE_MAX:
         raise BadItch(f"listings are {len(listings)}; a session has at most {LOCATE_MAX}")
     if len(set(listings)) != len(listings):
-        raise BadItch("a listing stands in the directory twice")
+        raise BadItch("a listing is in the directory twice")
     for listing in listings:
         if not fits_directory(listing):
             limits = f"a symbol of 1 to {STOCK_MAX} and a venue of at most {MPID_MAX} characters, none of them blank"
@@ -193,7 +192,7 @@ def _check_directory(listings: Sequence[Listing]) -> None:
 
 
 def fits_directory(listing: Listing) -> bool:
-    """Whether ITCH has room for the names of a listing; those that do not fit go out wide."""
+    """Whether the names of a listing fit into ITCH; trades of others are sent wide."""
     return _is_name(listing.symbol, STOCK_MAX) and (not listing.venue or _is_name(listing.venue, MPID_MAX))
 
 
@@ -202,13 +201,13 @@ def _is_name(text: str, size_max: int) -> bool:
 
 
 def _key(listing: Listing) -> bytes:
-    """A listing as the bytes that it has in a record."""
+    """The bytes of a listing in a trade record."""
     venue, symbol = listing.venue.encode("ascii"), listing.symbol.encode("ascii")
     return venue.ljust(VENUE_NAME_MAX, b"\0") + symbol.ljust(SYMBOL_MAX, b"\0")
 
 
 def _directory(locate: int, since: int, symbol: str) -> itch.StockDirectory:
-    """Of a listing ITCH wants to know much; what we do not know is said to be not available, or other."""
+    """The directory message of a listing; unknown fields have the values for not available, or other."""
     return itch.StockDirectory(
         locate,
         0,
@@ -240,7 +239,7 @@ def _wide(head: tuple[int, int, int], number: int, record: bytes) -> bytes:
 
 
 class TickerReader:
-    """Reads the messages of one session, and learns its directory from them.
+    """Reads the messages of one session, with their directory.
 
     Raises `BadItch` for bytes that `TickerItch` would not have written after the same directory.
     """
@@ -249,8 +248,8 @@ class TickerReader:
         self._midnight_at = midnight_at
         self._listings: dict[int, Listing] = {}  # by locate, so there are at most LOCATE_MAX
 
-    def read(self, payload: bytes) -> Told | None:
-        """What a message tells; None where it tells nothing about the ticker."""
+    def read(self, payload: bytes) -> TickerRecord | None:
+        """The record in a message; None where the message is not about the ticker."""
         if payload[:1] == WIDE.encode("ascii"):
             return self._read_wide(payload)
         match itch.decode(payload):
@@ -300,7 +299,7 @@ class TickerReader:
         except BadTrade as error:
             raise BadItch(str(error)) from None
         if message.buy_sell != ("S" if trade.flags == TradeFlag.BOUGHT else "B"):
-            raise BadItch(f"buy_sell is {message.buy_sell!r}, which the flags {trade.flags} do not say")
+            raise BadItch(f"buy_sell is {message.buy_sell!r}, which contradicts the flags {trade.flags}")
         return PrintedTrade(message.match_number, trade)
 
     def _read_wide(self, payload: bytes) -> PrintedTrade:

@@ -1,14 +1,14 @@
-"""The trades in a day of ITCH 5.0, as records that fairtape publishes.
+"""The trades in a day of ITCH 5.0, as trade records.
 
-Four messages tell of trades. P and Q name everything. C names its price, E trades at the price of an order that was
-entered (A, F) or replaced (U) before; both find the symbol in the directory (R), by the stock locate. An execution
-that is marked as not printable was told elsewhere and is left out, and so is a cross without shares. A broken trade (B)
-stays in: it was told when it happened, and so was its end.
+Four message types report trades. P and Q are self-contained. C has its own price; E has the price of an order that was
+entered (A, F) or replaced (U) before. Both get the symbol from the directory (R), by the stock locate. An execution
+that is marked as not printable is reported elsewhere and is left out, and so is a cross without shares. A trade that
+was broken later (B) stays in.
 
-The fields of a trade come from: symbol = stock, trade_id = match number, quantity = shares, price = price,
-traded_at = midnight + timestamp, venue = the caller's word. The flags say which side came to the market: the opposite
-of the order that rested, for E and C; P has always said "buy" since 2014, so nothing is taken from it, and Q has no
-sides. All of it exactly; the trades are in the order of the file.
+The fields of a trade are: symbol = stock, trade_id = match number, quantity = shares, price = price, traded_at =
+midnight + timestamp, venue = given by the caller. The flags name the aggressor: for E and C, the opposite side of the
+resting order. P says "buy" always since 2014, so its side is ignored; Q has no sides. All values are exact, and the
+trades are in the order of the file.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ _NO_SIDE, _BUY, _SELL = 0, ord("B"), ord("S")
 
 
 def trades_of(tables: Tables, *, midnight_at: Instant, venue: str) -> Trades:
-    """All trades of the tables that `itch_columns.to_arrow` made of one day."""
+    """All trades in the tables of one day, made by `columns.to_arrow`."""
     found: list[tuple[Values, Trades]] = []
     orders = _Orders(tables)
     for letter, read in (("P", _plain), ("Q", _crosses), ("C", orders.priced), ("E", orders.executed)):
@@ -60,7 +60,7 @@ def _blank(table: Table, shares: Values, price: Values) -> Trades:
 
 
 def _named(table: Table) -> Values:
-    """The symbols that stand in the messages themselves."""
+    """The symbols in the messages themselves."""
     column = table["stock"].combine_chunks()
     distinct = np.array([_symbol(text) for text in column.dictionary.to_pylist()], "S16")
     names: Values = distinct[column.indices.to_numpy()] if len(column) else distinct[:0]
@@ -68,7 +68,7 @@ def _named(table: Table) -> Values:
 
 
 def _located(table: Table, symbols: dict[int, str]) -> Values:
-    """The symbols by the directory."""
+    """The symbols from the directory."""
     locates = _numbers(table, "stock_locate")
     names = np.zeros(1 << 16, "S16")
     for locate, symbol in symbols.items():
@@ -102,7 +102,7 @@ def _crosses(table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
 
 
 class _Orders:
-    """Price and side of every order that was entered on this day, found by its reference number."""
+    """The price and the side of every order of the day, by its reference number."""
 
     def __init__(self, tables: Tables) -> None:
         entered = [tables[letter] for letter in "AF" if letter in tables]
@@ -115,20 +115,20 @@ class _Orders:
         sides = _joined([_letters(table, "buy_sell") for table in entered], np.uint8)
         self._sides = np.append(sides, np.full(len(references) - len(sides), _NO_SIDE, np.uint8))[self._order]
         originals = _joined([_numbers(table, "original_order_reference") for table in replaced], np.uint64)
-        self._inherit(originals, len(sides))
+        self._inherit_sides(originals, len(sides))
 
-    def _inherit(self, originals: Values, entered: int) -> None:
-        """A replacement is on the side of what it replaced, and that may be a replacement: to the root, by doubling."""
-        heirs = np.argsort(self._order)[entered:]
+    def _inherit_sides(self, originals: Values, entered: int) -> None:
+        """A replacement has the side of its original, which may be a replacement: find the roots by doubling."""
+        replacements = np.argsort(self._order)[entered:]
         places, known = self._find(originals)
         roots = np.arange(len(self._references))
-        roots[heirs] = np.where(known, places, heirs)
+        roots[replacements] = np.where(known, places, replacements)
         for _ in range(len(roots).bit_length()):
             roots = roots[roots]
         self._sides = self._sides[roots]
 
     def _find(self, references: Values) -> tuple[Values, Values]:
-        """Where these orders stand, and which of them are known."""
+        """The indexes of these orders, and which of them are known."""
         if not len(self._references):
             return np.zeros(len(references), np.int64), np.zeros(len(references), np.bool_)
         places = np.minimum(np.searchsorted(self._references, references), len(self._references) - 1)
@@ -142,7 +142,7 @@ class _Orders:
             raise BadItch(f"order_reference {unknown} is executed, but no message entered it; a whole day is needed")
         trades = _blank(table, _numbers(table, "executed_shares"), self._prices[places])
         trades["symbol"] = _located(table, symbols)
-        trades["flags"] = _came(self._sides[places])
+        trades["flags"] = _aggressor_flags(self._sides[places])
         return _numbers(table, "index"), trades
 
     def priced(self, table: Table, symbols: dict[int, str]) -> tuple[Values, Trades]:
@@ -151,9 +151,9 @@ class _Orders:
         trades = _blank(table, _numbers(table, "executed_shares"), _numbers(table, "execution_price"))
         trades["symbol"] = _located(table, symbols)
         if known.any():
-            trades["flags"] = np.where(known, _came(self._sides[places]), 0)
-        told = _letters(table, "printable") != ord("N")
-        return _numbers(table, "index")[told], trades[told]
+            trades["flags"] = np.where(known, _aggressor_flags(self._sides[places]), 0)
+        printable = _letters(table, "printable") != ord("N")
+        return _numbers(table, "index")[printable], trades[printable]
 
 
 def _joined(parts: list[Values], kind: type[np.unsignedinteger]) -> Values:
@@ -167,9 +167,9 @@ def _letters(table: Table, name: str) -> Values:
     return letters
 
 
-def _came(rested: Values) -> Values:
-    """Which side came to the market, by the side that rested there."""
-    flags = np.zeros(len(rested), np.uint16)
-    flags[rested == _SELL] = TradeFlag.BOUGHT
-    flags[rested == _BUY] = TradeFlag.SOLD
+def _aggressor_flags(resting: Values) -> Values:
+    """The flags of the aggressor, from the side of the resting order."""
+    flags = np.zeros(len(resting), np.uint16)
+    flags[resting == _SELL] = TradeFlag.BOUGHT
+    flags[resting == _BUY] = TradeFlag.SOLD
     return flags

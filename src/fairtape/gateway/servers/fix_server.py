@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import SECOND, Instant
 from fairtape.formats.fix.admin_messages import Logon
@@ -24,7 +25,6 @@ from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.servers.streams import bind_error, tls_arguments
 from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixAcceptor
 from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
-from fairtape.net.udp import Address
 
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes buffered for one client, above which it is disconnected

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
-from fairtape.net.udp import Address
 
 # TLS: one certificate and key for FIX, OUCH and the native protocol.
 

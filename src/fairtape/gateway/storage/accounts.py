@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, Column, Engine, Insert, MetaData, String, Table,
 
 from fairtape.core.errors import UserError
 from fairtape.exchange.orders import ACCOUNT_MAX
-from fairtape.storage.database import DatabaseUnavailable, database_errors, opened
+from fairtape.storage.database import DatabaseUnavailable, database_errors, open_database
 
 LOGINS_MAX: Final = 100_000
 SECRET_MAX: Final = 128  # characters of a password; limits the work of hashing
@@ -64,7 +64,7 @@ class TradingAccounts:
 
     def __init__(self, address: str | Path) -> None:
         """`address` is a path for SQLite, or a URL. Raises `UserError` if it cannot be opened."""
-        self._engine: Engine = opened(address, METADATA)
+        self._engine: Engine = open_database(address, METADATA)
         self._lock = threading.Lock()
         self._logins: dict[str, Login] = {}
         self._customers: dict[str, frozenset[str]] = {}

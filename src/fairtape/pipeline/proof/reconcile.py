@@ -32,7 +32,7 @@ from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.audit import what_breaks
 from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Place, Segment, SegmentReplay, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment, SegmentReplay
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.options import journal_names
 from fairtape.pipeline.source.partitions import both_of, directories
@@ -101,7 +101,7 @@ class _Proof:
     def run(self) -> Iterator[Finding]:
         try:
             with Segment(self._path, self._piece.owner) as segment:
-                if not segment.header.is_founded:
+                if not segment.header.has_valid_start:
                     self._report(0, segment.header.tip.sequence, "the first segment continues another one")
                 yield from self._records(SegmentReplay(segment))
         except Damaged as damage:
@@ -122,14 +122,14 @@ class _Proof:
                 _check_end(replay, Path(self._piece.following), self._piece.owner)
 
     def _entry(self, segment: Segment, offset: int, head: Head) -> Finding:
-        if not head.turns:
+        if not head.changes_formation:
             self._unreleased.append(head)
         encoded = segment.stored(offset, head, head.sequence)[: head.encoded_size]
         return {
             "kind": ENTRY,
             "formation": head.formation,
             "token": head.token,
-            "turns": int(not head.turns),
+            "turns": int(not head.changes_formation),
             "sequence": head.sequence,
             "end": head.end,
             "content": hashlib.sha256(encoded).digest(),
@@ -421,10 +421,10 @@ def _difference(stripe: int, found: dict[str, Any]) -> JournalDifference:
 
 def _read(path: str, offset: int, sequence: int) -> bytes:
     """The bytes of the entry at this place."""
-    trail = Trail(Place(Path(path), offset, sequence, b""))
+    scanner = RecordScanner(Place(Path(path), offset, sequence, b""))
     try:
-        step = trail.next_head()
+        step = scanner.next_head()
         assert step is not None
-        return trail.segment.stored(offset, step[1], sequence)[: step[1].encoded_size]
+        return scanner.segment.stored(offset, step[1], sequence)[: step[1].encoded_size]
     finally:
-        trail.close()
+        scanner.close()

@@ -20,7 +20,7 @@ from fairtape.core.entries import HEAD_SIZE, Head, decode_body
 from fairtape.core.spans import MessageAssembler
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
-from fairtape.journal.segments import Place, Trail
+from fairtape.journal.segments import Place, RecordScanner
 from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.wire.frames import Malformed
 
@@ -73,11 +73,11 @@ def scan(offset_range: OffsetRange, *, ordered: bool = False) -> Iterator[EntryB
     waiting: list[ScannedEntry] = []
     rows = 0
     for found in entries_of(offset_range, ordered=ordered):
-        turns = found.head.turns
-        if waiting and (turns or rows >= ENTRY_BATCH_ROWS_MAX):
+        changes_formation = found.head.changes_formation
+        if waiting and (changes_formation or rows >= ENTRY_BATCH_ROWS_MAX):
             yield _opened(waiting, assembly)
             waiting, rows = [], 0
-        if turns:
+        if changes_formation:
             change = decode_body(found.head, found.encoded)
             assert isinstance(change, FormationChange)
             yield change
@@ -97,7 +97,7 @@ def entries_of(offset_range: OffsetRange, *, ordered: bool = False) -> Iterator[
             entries.append(found)
             reached = found.head.end
             continue
-        while entries and entries[0].head.turns and entries[0].head.sequence <= found.sequence:
+        while entries and entries[0].head.changes_formation and entries[0].head.sequence <= found.sequence:
             yield entries.popleft()
         if entries and found.sequence >= entries[0].head.sequence:
             yield _joined(entries.popleft(), found)
@@ -115,24 +115,24 @@ def _records(offset_range: OffsetRange) -> Iterator[ScannedEntry | Release]:
     the digest before it is unknown.
     """
     previous = offset_range.previous
-    trail = Trail(offset_range.place, offset_range.name.owner)
-    marks = trail.segment.header.tip.marks if offset_range.offset == HEADER_SIZE else b""
+    scanner = RecordScanner(offset_range.place, offset_range.name.owner)
+    marks = scanner.segment.header.tip.marks if offset_range.offset == HEADER_SIZE else b""
     try:
-        while (step := trail.step()) is not None:
+        while (step := scanner.next_record()) is not None:
             offset, record = step
             if isinstance(record, Release):
-                marks = trail.segment.mark_digest(offset, record, marks)
+                marks = scanner.segment.mark_digest(offset, record, marks)
                 yield record
                 if record.sequence + record.count >= offset_range.end:
                     return
             elif isinstance(record, Head) and record.sequence < offset_range.end:
-                place = Place(trail.segment.path, offset, record.sequence, previous)
-                encoded, previous = trail.segment.encoded(offset, record, previous, record.sequence)
+                place = Place(scanner.segment.path, offset, record.sequence, previous)
+                encoded, previous = scanner.segment.encoded(offset, record, previous, record.sequence)
                 if offset_range.digest and record.end == offset_range.end and previous.hex() != offset_range.digest:
-                    raise trail.damaged(offset, "this is another entry than when the read was planned")
+                    raise scanner.damaged(offset, "this is another entry than when the read was planned")
                 yield ScannedEntry(record, encoded, place)
     finally:
-        trail.close()
+        scanner.close()
 
 
 def _joined(found: ScannedEntry, mark: Release) -> ScannedEntry:

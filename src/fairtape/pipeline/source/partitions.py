@@ -20,7 +20,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment
 from fairtape.pipeline.source.options import Options
 
 OFFSET_RANGE_ROWS_MAX: Final = 1 << 20  # of one task, without the rest of its last token: a second or two of work
@@ -109,7 +109,7 @@ class Partition:
         self.directory = directory
         self.name = name
         self._journal = JournalReader(directory)
-        self._trail: Trail | None = None
+        self._scanner: RecordScanner | None = None
         self._released = 0
 
     @property
@@ -125,10 +125,10 @@ class Partition:
 
     def released_end(self) -> int:
         """The number after the last released one. Reads the heads of what was added since the last call."""
-        if self._trail is None or self._trail.is_cut:
-            self._open_trail()
-        assert self._trail is not None
-        while (step := self._trail.step()) is not None:
+        if self._scanner is None or self._scanner.is_truncated:
+            self._open_scanner()
+        assert self._scanner is not None
+        while (step := self._scanner.next_record()) is not None:
             if isinstance(release := step[1], Release):
                 self._released = release.sequence + release.count
         return self._released
@@ -139,13 +139,13 @@ class Partition:
         if place.sequence > above or sequence <= above:
             begin = self._place(place.sequence)  # with the changes of formation before the token, which belong to it
             return Offset(begin.sequence, begin.previous.hex())
-        trail = Trail(place, self.name.owner)
+        scanner = RecordScanner(place, self.name.owner)
         try:
-            while trail.sequence <= above and trail.next_head() is not None:
+            while scanner.sequence <= above and scanner.next_head() is not None:
                 pass
-            return self.token_offset(trail.sequence, above=0)
+            return self.token_offset(scanner.sequence, above=0)
         finally:
-            trail.close()
+            scanner.close()
 
     def check(self, offset: Offset) -> None:
         """Raise `Damaged` unless the journal still has what was read up to this offset."""
@@ -184,16 +184,16 @@ class Partition:
     def ordered_end(self) -> int:
         """The number after the last one that the site holds, released or not."""
         self.released_end()
-        assert self._trail is not None
-        return self._trail.sequence
+        assert self._scanner is not None
+        return self._scanner.sequence
 
-    def _open_trail(self) -> None:
-        if self._trail is not None:
-            self._trail.close()
+    def _open_scanner(self) -> None:
+        if self._scanner is not None:
+            self._scanner.close()
         last = self._journal.paths()[-1]
         with Segment(last) as segment:
             tip = segment.header.tip
-        self._trail = Trail(Place(last, HEADER_SIZE, tip.sequence, tip.digest), self.name.owner)
+        self._scanner = RecordScanner(Place(last, HEADER_SIZE, tip.sequence, tip.digest), self.name.owner)
         self._released = tip.released
 
     def _place(self, sequence: int) -> Place:
@@ -213,12 +213,15 @@ class Partition:
         before = self._journal.place(place.sequence - 1, None)
         assert before is not None
         digest = b""
-        with suppress(Damaged), closing(Trail(before, self.name.owner)) as trail:  # tasks that read it report damage
-            while before.sequence < place.sequence and (step := trail.next_head()) is not None:
+        # Tasks that read it report damage.
+        with suppress(Damaged), closing(RecordScanner(before, self.name.owner)) as scanner:
+            while before.sequence < place.sequence and (step := scanner.next_head()) is not None:
                 offset, head = step
                 if head.sequence >= place.sequence:
-                    return Place(trail.segment.path, offset, place.sequence, digest) if head.turns else None
-                digest = trail.segment.digest(offset + head.encoded_size, head.sequence)
+                    return (
+                        Place(scanner.segment.path, offset, place.sequence, digest) if head.changes_formation else None
+                    )
+                digest = scanner.segment.digest(offset + head.encoded_size, head.sequence)
         return None
 
     def _segment_firsts(self) -> list[int]:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.formats import soupbintcp as soup
-from fairtape.net.udp import Address
 
 CONNECT_SECONDS_MAX: Final = 5.0
 SILENCE_SECONDS_MAX: Final = 10.0  # a server sends a heartbeat every second

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.edge.protocol.archive import SESSIONS_MAX
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Over, decode_mark, decode_opaque
@@ -30,7 +31,7 @@ from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
-from fairtape.market.stripes import EDGE_MAX, PORT_MAX, StripePlan
+from fairtape.market.stripes import EDGE_MAX, StripePlan
 from fairtape.market.trades import Trade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
@@ -92,11 +93,8 @@ class ReplaySourceOptions:
         return [number for number in plan.stripes if self.stripes is None or number in self.stripes]
 
 
-def _address(name: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
-        raise UserError(f"{name} is {text!r}; give the replay port of a retransmit server, such as 10.0.0.7:17001")
-    return host, int(port)
+def _address(name: str, text: str) -> Address:
+    return parse_address(name, text, example="10.0.0.7:17001")
 
 
 def _rows(name: str, text: str) -> str:

@@ -22,7 +22,7 @@ from fairtape.pipeline.source.options import journal_names
 from fairtape.pipeline.source.partitions import Offset, Offsets, PartitionName, directories
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.ring.receiver.tracing import TraceKind
-from fairtape.storage.trace_files import TRACES, Records, TraceFile, begins_a_life, ends_of, trace_files
+from fairtape.storage.trace_files import TRACES, Records, TraceFile, file_ends, starts_incarnation, trace_files
 
 TASKS_MAX: Final = 64
 
@@ -74,7 +74,7 @@ def _pieces(journals: Iterable[Path], offsets: Offsets) -> Iterator[TracePiece]:
     task = 0
     for journal in journals:
         files = trace_files(journal / TRACES)
-        for file, end in zip(files, ends_of(files), strict=True):
+        for file, end in zip(files, file_ends(files), strict=True):
             due = offsets.get(PartitionName(file.stripe, file.site), Offset(1)).next
             last = end is None
             if end is None or end > due:
@@ -140,7 +140,7 @@ def _after(ingested: Iterable[IngestedFile], table: Path) -> Offsets:
         by_partition.setdefault(each.partition, []).append(each)
     for partition, pieces in by_partition.items():
         for before, behind in pairwise(pieces):
-            if before.end != behind.begin and not begins_a_life(behind.begin):
+            if before.end != behind.begin and not starts_incarnation(behind.begin):
                 name = PartitionName.parse(partition)
                 raise UserError(
                     f"traces of stripe {name.stripe} of site {name.site} end with number {before.end - 1} and continue "

@@ -1,9 +1,13 @@
 """Formation stores: leader election and the log of formations for reformation servers (decision 27, Leadership).
 
-`open_store` opens the one that a URL names: `sqlite:PATH`, a file that the processes of one machine share, or
-`etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine, by `https` where there is
-TLS; `EtcdAccess` says with which certificates and as which user. A `FormationStore` blocks; a driver asks through a
-`StoreThread`, which never does.
+`open_store` opens the store of a URL: `sqlite:PATH`, a file that the processes of one machine share, or
+`etcd:http://HOST:PORT[,HOST:PORT…]/PREFIX`, a cluster that survives the loss of a machine (`https` for TLS).
+`EtcdAccess` holds the certificates and the user. A `FormationStore` blocks; a driver uses a `StoreThread`, which does
+not.
+
+- `store`: the interface of a store, and `StoreThread`
+- `sqlite`, `etcd`: the two stores
+- `etcd_http`: an HTTP client of etcd's JSON gateway
 """
 
 from pathlib import Path
@@ -13,12 +17,12 @@ from fairtape.core.formation_log import ENTRIES_MAX
 from fairtape.storage.formation_stores.etcd import EtcdStore
 from fairtape.storage.formation_stores.etcd_http import OPEN, EtcdAccess, endpoints_of
 from fairtape.storage.formation_stores.sqlite import SqliteStore
-from fairtape.storage.formation_stores.store import PATIENCE, QUESTIONS_MAX, FormationStore, StoreThread
+from fairtape.storage.formation_stores.store import REQUESTS_MAX, TIMEOUT, FormationStore, StoreThread
 
 __all__ = [
     "ENTRIES_MAX",
-    "PATIENCE",
-    "QUESTIONS_MAX",
+    "REQUESTS_MAX",
+    "TIMEOUT",
     "EtcdAccess",
     "EtcdStore",
     "FormationStore",
@@ -30,7 +34,7 @@ __all__ = [
 
 
 def check_store(url: str) -> None:
-    """Refuse a URL that names no store; whether one is there is another question."""
+    """Check the form of a store's URL; nothing is opened."""
     kind, _, place = url.partition(":")
     if kind not in ("sqlite", "etcd") or not place:
         raise UserError(f"store is {url!r}; give sqlite:PATH or etcd:http://HOST:PORT/PREFIX")
@@ -38,14 +42,14 @@ def check_store(url: str) -> None:
         endpoints_of(place)
 
 
-def open_store(url: str, *, access: EtcdAccess = OPEN, patience: float = PATIENCE) -> FormationStore:
-    """Open the store of this URL, which is there and answers; a `UserError` says why not.
+def open_store(url: str, *, access: EtcdAccess = OPEN, timeout: float = TIMEOUT) -> FormationStore:
+    """Open the store of this URL; a `UserError` says why it cannot be used.
 
-    One try at the file or at an endpoint takes at most `patience` seconds.
+    One attempt at the file or at an endpoint takes at most `timeout` seconds.
     """
     check_store(url)
     kind, _, place = url.partition(":")
     if kind == "sqlite":
-        return SqliteStore(Path(place), patience=patience)
+        return SqliteStore(Path(place), timeout=timeout)
     endpoints, prefix = endpoints_of(place)
-    return EtcdStore(endpoints, prefix, patience=patience, access=access)
+    return EtcdStore(endpoints, prefix, timeout=timeout, access=access)

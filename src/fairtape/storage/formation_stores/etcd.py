@@ -1,13 +1,13 @@
-"""The formation store in etcd: for a real deployment, whose store must outlive any one machine.
+"""The formation store in etcd: for deployments whose store must survive the loss of any one machine.
 
-    PREFIX/leadership     who leads, with the count of renewals
-    PREFIX/term           the term alone, so that a renewal does not disturb a Record
+    PREFIX/leadership     the leader, with the count of renewals
+    PREFIX/term           the term alone, so that a renewal does not conflict with a Record
     PREFIX/log/SERIAL     the entries of one Record; serials have no gap, and nothing is ever deleted
     PREFIX/latest/LOOP    the latest entry of one loop
 
-A Claim is one transaction: compare the leadership, put the next one. A Record reads first and decides, then writes on
-the condition that the term is still the same and the next serial still free: then nothing has changed since it read.
-Values are JSON, for people who look with `etcdctl`.
+A Claim is one transaction: compare the leadership, put the next one. A Record reads first and decides. Then it writes
+on the condition that the term is unchanged and the next serial is free, so that nothing has changed since it read.
+Values are JSON, readable with `etcdctl`.
 """
 
 import base64
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from fairtape.core.addresses import format_address
 from fairtape.core.errors import UserError
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
@@ -33,8 +34,8 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.storage.formation_stores.etcd_http import (
+    BAD_ANSWER,
     NO_ANSWER,
-    NONSENSE,
     OPEN,
     EtcdAccess,
     EtcdEndpoint,
@@ -42,63 +43,62 @@ from fairtape.storage.formation_stores.etcd_http import (
     Json,
     Unreachable,
 )
-from fairtape.storage.formation_stores.store import PATIENCE, follow_on
+from fairtape.storage.formation_stores.store import TIMEOUT, numbers_continue
 
-RECORD_TRIES_MAX: Final = 8  # each further one means that another server wrote in the meantime
+RECORD_TRIES_MAX: Final = 8  # another attempt means that another server wrote in the meantime
 
 _SERIAL_DIGITS: Final = 16
 _LOOP_DIGITS: Final = 10
 
 
 class EtcdStore:
-    """A store in a cluster of etcd."""
+    """A store in an etcd cluster."""
 
     def __init__(
-        self, endpoints: Sequence[EtcdEndpoint], prefix: str, *, patience: float = PATIENCE, access: EtcdAccess = OPEN
+        self, endpoints: Sequence[EtcdEndpoint], prefix: str, *, timeout: float = TIMEOUT, access: EtcdAccess = OPEN
     ) -> None:
-        self._gateway = EtcdHttpClient(endpoints, patience=patience, access=access)
+        self._client = EtcdHttpClient(endpoints, timeout=timeout, access=access)
         self._keys = _Keys(prefix)
         try:
             self._read()
-        except (Unreachable, *NONSENSE) as error:
+        except (Unreachable, *BAD_ANSWER) as error:
             self.close()
-            named = ",".join(f"{endpoint.host}:{endpoint.port}" for endpoint in endpoints)
-            trouble = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
-            raise UserError(f"store is etcd at {named}, where {trouble}") from None
+            named = ",".join(format_address((endpoint.host, endpoint.port)) for endpoint in endpoints)
+            reason = error if isinstance(error, Unreachable) else Unreachable(NO_ANSWER)
+            raise UserError(f"store is etcd at {named}, where {reason}") from None
 
-    def answer(self, question: StoreRequest) -> StoreResponse:
-        """Carry it out; whatever the network or the cluster does, the answer is a value."""
+    def answer(self, request: StoreRequest) -> StoreResponse:
+        """Carry out the request. Failures of the network or the cluster are responses, not exceptions."""
         try:
-            match question:
+            match request:
                 case Recall():
                     state = self._read()
                     return Recalled(state.leadership, state.latest)
                 case Claim():
-                    return self._claim(question)
+                    return self._claim(request)
                 case Record():
-                    return self._record(question)
-        except (Unreachable, *NONSENSE):
-            return Unavailable(question)
+                    return self._record(request)
+        except (Unreachable, *BAD_ANSWER):
+            return Unavailable(request)
 
     def close(self) -> None:
-        """Hang up."""
-        self._gateway.close()
+        self._client.close()
 
     def _read(self) -> "_State":
-        answer = self._gateway.transact({"success": self._keys.reading()}, only_reads=True)
+        answer = self._client.transact({"success": self._keys.read_requests()}, only_reads=True)
         return _State.of(answer)
 
     def _claim(self, claim: Claim) -> Claimed:
         keys = self._keys
         transaction = {
-            "compare": [_holds(keys.leadership, _packed(asdict(claim.expected)) if claim.expected else None)],
+            "compare": [_compare(keys.leadership, _to_json(asdict(claim.expected)) if claim.expected else None)],
             "success": [
-                _put(keys.leadership, _packed(asdict(claim.wanted))),
-                _put(keys.term, _packed(claim.wanted.term)),
+                _put(keys.leadership, _to_json(asdict(claim.wanted))),
+                _put(keys.term, _to_json(claim.wanted.term)),
             ],
-            "failure": keys.reading(),
+            "failure": keys.read_requests(),
         }
-        answer = self._gateway.transact(transaction, only_reads=False)
+        answer = self._client.transact(transaction, only_reads=False)
         return Claimed(claim.wanted if _succeeded(answer) else _State.of(answer).leadership)
 
     def _record(self, record: Record) -> Recorded | RecordRefused | Unavailable:
@@ -106,32 +106,32 @@ class EtcdStore:
         assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
         state = self._read()
         for _ in range(RECORD_TRIES_MAX):
-            if not state.takes(entries):
+            if not state.accepts(entries):
                 return RecordRefused(entries)
-            answer = self._gateway.transact(self._writing(entries, state), only_reads=False)
+            answer = self._client.transact(self._append_transaction(entries, state), only_reads=False)
             if _succeeded(answer):
                 return Recorded(entries)
             state = _State.of(answer)
         return Unavailable(record)
 
-    def _writing(self, entries: tuple[LogEntry, ...], state: "_State") -> Json:
+    def _append_transaction(self, entries: tuple[LogEntry, ...], state: "_State") -> Json:
         keys = self._keys
         latest = {entry.loop: entry for entry in entries}
         serial = keys.serial(state.serial + 1)
-        term = None if state.leadership is None else _packed(state.leadership.term)
+        term = None if state.leadership is None else _to_json(state.leadership.term)
         return {
-            "compare": [_holds(keys.term, term), _holds(serial, None)],
+            "compare": [_compare(keys.term, term), _compare(serial, None)],
             "success": [
-                _put(serial, _packed([_plain(entry) for entry in entries])),
-                *(_put(keys.loop(entry.loop), _packed(_plain(entry))) for entry in latest.values()),
+                _put(serial, _to_json([_entry_json(entry) for entry in entries])),
+                *(_put(keys.loop(entry.loop), _to_json(_entry_json(entry))) for entry in latest.values()),
             ],
-            "failure": keys.reading(),
+            "failure": keys.read_requests(),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The names under which things are kept."""
+    """The keys of the store."""
 
     prefix: str
 
@@ -149,19 +149,19 @@ class _Keys:
     def loop(self, loop: int) -> str:
         return f"{self.prefix}/latest/{loop:0{_LOOP_DIGITS}}"
 
-    def reading(self) -> list[Json]:
-        """All that a decision needs, as of one instant: who leads, every loop's latest entry, the last serial."""
+    def read_requests(self) -> list[Json]:
+        """All that a decision needs, in one snapshot: the leadership, every loop's latest entry, the last serial."""
         last = {"sort_order": "DESCEND", "sort_target": "KEY", "limit": 1, "keys_only": True}
         return [
-            {"request_range": {"key": _coded(self.leadership)}},
-            {"request_range": _under(f"{self.prefix}/latest/")},
-            {"request_range": _under(f"{self.prefix}/log/") | last},
+            {"request_range": {"key": _encode_key(self.leadership)}},
+            {"request_range": _prefix_range(f"{self.prefix}/latest/")},
+            {"request_range": _prefix_range(f"{self.prefix}/log/") | last},
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the store held at one instant."""
+    """A snapshot of the store."""
 
     leadership: Leadership | None
     latest: tuple[LogEntry, ...]
@@ -169,66 +169,68 @@ class _State:
 
     @classmethod
     def of(cls, answer: Json) -> "_State":
-        """From the answer to `_Keys.reading`."""
+        """From the response to `_Keys.read_requests`."""
         leaders, loops, records = (each["response_range"].get("kvs", []) for each in answer["responses"])
-        latest = [LogEntry(**(plain | {"formation": _decoded(plain["formation"])})) for plain in map(_unpacked, loops)]
+        latest = [
+            LogEntry(**(plain | {"formation": _from_base64(plain["formation"])})) for plain in map(_from_json, loops)
+        ]
         return cls(
-            leadership=Leadership(**_unpacked(leaders[0])) if leaders else None,
+            leadership=Leadership(**_from_json(leaders[0])) if leaders else None,
             latest=tuple(sorted(latest, key=lambda entry: entry.loop)),
-            serial=int(_decoded(records[0]["key"]).rpartition(b"/")[2]) if records else 0,
+            serial=int(_from_base64(records[0]["key"]).rpartition(b"/")[2]) if records else 0,
         )
 
-    def takes(self, entries: tuple[LogEntry, ...]) -> bool:
-        """Whether these entries may be appended to it."""
+    def accepts(self, entries: tuple[LogEntry, ...]) -> bool:
+        """Whether these entries may be appended."""
         leadership = self.leadership
         if any(leadership is None or entry.term != leadership.term for entry in entries):
             return False
-        return follow_on(entries, {entry.loop: entry.number for entry in self.latest})
+        return numbers_continue(entries, {entry.loop: entry.number for entry in self.latest})
 
 
-def _holds(key: str, value: bytes | None) -> Json:
-    """The condition that a key has this value, or that there is no such key."""
+def _compare(key: str, value: bytes | None) -> Json:
+    """The condition that a key has this value, or (None) does not exist."""
     if value is None:
-        return {"key": _coded(key), "target": "VERSION", "result": "EQUAL", "version": "0"}
-    return {"key": _coded(key), "target": "VALUE", "result": "EQUAL", "value": _base64(value)}
+        return {"key": _encode_key(key), "target": "VERSION", "result": "EQUAL", "version": "0"}
+    return {"key": _encode_key(key), "target": "VALUE", "result": "EQUAL", "value": _to_base64(value)}
 
 
 def _put(key: str, value: bytes) -> Json:
-    return {"request_put": {"key": _coded(key), "value": _base64(value)}}
+    return {"request_put": {"key": _encode_key(key), "value": _to_base64(value)}}
 
 
-def _under(folder: str) -> dict[str, Any]:
-    """The range of all keys that begin with this: up to the same with its last character's successor."""
-    return {"key": _coded(folder), "range_end": _coded(folder[:-1] + chr(ord(folder[-1]) + 1))}
+def _prefix_range(folder: str) -> dict[str, Any]:
+    """The range of all keys with this prefix: up to the prefix with its last character incremented."""
+    return {"key": _encode_key(folder), "range_end": _encode_key(folder[:-1] + chr(ord(folder[-1]) + 1))}
 
 
 def _succeeded(answer: Json) -> bool:
     return answer.get("succeeded", False) is True
 
 
-def _plain(entry: LogEntry) -> Json:
-    return asdict(entry) | {"formation": _base64(entry.formation)}
+def _entry_json(entry: LogEntry) -> Json:
+    return asdict(entry) | {"formation": _to_base64(entry.formation)}
 
 
-def _packed(value: object) -> bytes:
-    """One value, one spelling: a Claim compares bytes."""
+def _to_json(value: object) -> bytes:
+    """Canonical JSON: a Claim compares bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _unpacked(pair: Json) -> dict[str, Any]:
-    value = json.loads(_decoded(pair["value"]))
+def _from_json(pair: Json) -> dict[str, Any]:
+    value = json.loads(_from_base64(pair["value"]))
     if not isinstance(value, dict):
         raise TypeError("no JSON object")
     return value
 
 
-def _coded(key: str) -> str:
-    return _base64(key.encode())
+def _encode_key(key: str) -> str:
+    return _to_base64(key.encode())
 
 
-def _base64(content: bytes) -> str:
+def _to_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _decoded(text: str) -> bytes:
+def _from_base64(text: str) -> bytes:
     return base64.b64decode(text, validate=True)

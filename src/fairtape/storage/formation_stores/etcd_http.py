@@ -1,8 +1,11 @@
-"""etcd's JSON gateway: one transaction at a time over connections that stay open, to whichever endpoint answers.
+"""An HTTP client of etcd's JSON gateway: one transaction at a time, over persistent connections, with failover.
 
-A transaction that changes something is carried out at most once, for nobody can tell a change that was lost from a
-change whose answer was lost: another endpoint is tried only where nothing can have been sent, or where nothing is
-changed. One that is turned away for lack of a valid login was not carried out, and is sent again after a new one.
+A transaction that writes is sent at most once, because a lost request cannot be distinguished from a lost response.
+Another endpoint is tried only where nothing can have been sent, or where the transaction only reads. A transaction that
+is rejected for lack of a valid login was not carried out, and is sent again after a new login.
+
+Secrets are in files of their own, and files are read when the store is opened: of all machines that share a deployment
+file, only those with a reformation server need them.
 """
 
 import json
@@ -18,35 +21,30 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
+from fairtape.core.addresses import find_address
 from fairtape.core.errors import UserError
-
-# What a cluster of etcd may want of those who ask it: a certificate, a user and a password; and whom they trust.
-#
-# Everything secret stands in files of its own, and a file is looked at when the store is opened: of all machines that
-# share a deployment file, only those with a reformation server need to have them.
 
 PASSWORD_MAX: Final = 1_024  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdAccess:
-    """The way into a store of etcd; by default anybody's. The names are those of the deployment file."""
+    """Certificates and the login for etcd; by default none. The names are those of the deployment file."""
 
-    ca_file: Path | None = None  # who vouches for the cluster; None: the authorities that this machine trusts
-    cert_file: Path | None = None  # who we are, to a cluster that wants certificates of its clients
+    ca_file: Path | None = None  # the authority of the cluster's certificate; None: those that this machine trusts
+    cert_file: Path | None = None  # a client certificate, for a cluster that requires one
     key_file: Path | None = None
     user: str = ""
     password_file: Path | None = None
 
     @property
     def wants_tls(self) -> bool:
-        """Whether it makes sense only with `https`."""
+        """Whether it applies only to `https`."""
         return self.ca_file is not None or self.cert_file is not None
 
     def context(self) -> ssl.SSLContext:
-        """What TLS needs; a `UserError` names the file that is no good."""
+        """The TLS context; a `UserError` names a file that cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ssl.SSLError) as error:
@@ -62,7 +60,7 @@ class EtcdAccess:
         return context
 
     def password(self) -> str:
-        """The first line of its file."""
+        """The first line of the password file."""
         path = self.password_file
         assert path is not None
         try:
@@ -77,11 +75,11 @@ class EtcdAccess:
         return lines[0]
 
 
-OPEN: Final = EtcdAccess()  # a store that wants nothing of anybody
+OPEN: Final = EtcdAccess()  # no certificates and no login
 
 
 def _no_passphrase() -> str:
-    """Nobody is there to be asked for one."""
+    """Never prompt for a passphrase."""
     raise ValueError("the key is encrypted")
 
 
@@ -97,18 +95,18 @@ RESPONSE_SIZE_MAX: Final = 64 << 20
 _TXN: Final = "/v3/kv/txn"  # the same since etcd 3.4
 _LOGIN: Final = "/v3/auth/authenticate"
 _SCHEMES: Final = {"http://": False, "https://": True}
-_TURNED_AWAY: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-_NO_LOGIN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)  # what a login gets that is old, or of nobody
+_REJECTED: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_NO_LOGIN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)  # the token has expired, or the user is unknown
 NO_ANSWER: Final = "no etcd answers; start one there, version 3.4 or newer, or correct http or https in store.url"
 
-NONSENSE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading an answer of another shape can raise: another program may listen where etcd was expected."""
+BAD_ANSWER: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Raised by reading an unexpected answer: another program may listen at etcd's port."""
 
 Json: TypeAlias = Mapping[str, Any]
 
 
 class EtcdEndpoint(NamedTuple):
-    """Where a member of the cluster listens to clients."""
+    """The client address of a member of the cluster."""
 
     host: str
     port: int
@@ -116,14 +114,14 @@ class EtcdEndpoint(NamedTuple):
 
 
 class Unreachable(Exception):
-    """No endpoint gave an answer that makes sense; a transaction that changes something may have been carried out.
+    """No endpoint gave a valid answer. A transaction that writes may have been carried out.
 
-    The message says what is wrong with the last endpoint, and what to do about it.
+    The message says what is wrong with the last endpoint, and the remedy.
     """
 
 
 class RequestRejected(HTTPException):
-    """An endpoint carried out nothing, and says so."""
+    """An endpoint rejected a request without carrying it out."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -131,70 +129,69 @@ class RequestRejected(HTTPException):
 
 
 class EtcdHttpClient:
-    """A cluster, seen as one. The endpoint that answered last is asked first."""
+    """A client of all endpoints of a cluster. The endpoint that answered last is tried first."""
 
-    def __init__(self, endpoints: Sequence[EtcdEndpoint], *, patience: float, access: EtcdAccess) -> None:
-        """Each endpoint gets `patience` seconds to answer, however slowly its bytes come."""
+    def __init__(self, endpoints: Sequence[EtcdEndpoint], *, timeout: float, access: EtcdAccess) -> None:
+        """Each endpoint has `timeout` seconds for a whole answer, however slowly it arrives."""
         assert 0 < len(endpoints) <= ENDPOINTS_MAX
-        self._lines = deque(_Line(endpoint, patience, access) for endpoint in endpoints)
+        self._connections = deque(_Connection(endpoint, timeout, access) for endpoint in endpoints)
 
     def transact(self, transaction: Json, *, only_reads: bool) -> Json:
-        """The answer of one endpoint to one transaction."""
+        """The answer to one transaction, from the first endpoint that gives one."""
         body = json.dumps(transaction).encode()
-        trouble: Exception | None = None
-        for _ in range(len(self._lines)):
-            line = self._lines[0]
+        failure: Exception | None = None
+        for _ in range(len(self._connections)):
+            connection = self._connections[0]
             try:
-                line.open()
-            except (OSError, HTTPException, *NONSENSE) as error:  # the last: a name that cannot be one of a host
-                trouble = error
-                self._lines.rotate(-1)
+                connection.open()
+            except (OSError, HTTPException, *BAD_ANSWER) as error:  # the last: an impossible host name
+                failure = error
+                self._connections.rotate(-1)
                 continue
             try:
-                return line.transact(body)
-            except (OSError, HTTPException, *NONSENSE) as error:
-                trouble = error
-                self._lines.rotate(-1)
+                return connection.transact(body)
+            except (OSError, HTTPException, *BAD_ANSWER) as error:
+                failure = error
+                self._connections.rotate(-1)
                 if not only_reads and not isinstance(error, RequestRejected):
                     break
-        raise Unreachable(_remedy(trouble))
+        raise Unreachable(_remedy(failure))
 
     def close(self) -> None:
-        """Close every connection."""
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
 
-class _Line:
-    """One endpoint and the connection to it."""
+class _Connection:
+    """The persistent connection to one endpoint."""
 
-    def __init__(self, endpoint: EtcdEndpoint, patience: float, access: EtcdAccess) -> None:
+    def __init__(self, endpoint: EtcdEndpoint, timeout: float, access: EtcdAccess) -> None:
         self._connection: HTTPConnection
         if endpoint.secure:
             context = access.context()
-            self._connection = HTTPSConnection(endpoint.host, endpoint.port, timeout=patience, context=context)
+            self._connection = HTTPSConnection(endpoint.host, endpoint.port, timeout=timeout, context=context)
         else:
-            self._connection = HTTPConnection(endpoint.host, endpoint.port, timeout=patience)
-        self._patience = patience
+            self._connection = HTTPConnection(endpoint.host, endpoint.port, timeout=timeout)
+        self._timeout = timeout
         self._login = {"name": access.user, "password": access.password()} if access.user else None
-        self._token: str | None = None  # that a login gave us; it grows old when it is not used
+        self._token: str | None = None  # from the last login; it expires when it is not used
 
     def open(self) -> None:
-        """Be connected, and known. No transaction has been sent where this fails."""
-        line = self._connection.sock
-        if line is not None and _has_ended(line):
-            self._connection.close()
-        if self._connection.sock is None:
-            self._connection.connect()
+        """Connect and log in, if necessary. Where this fails, no transaction has been sent."""
+        connection = self._connection
+        if connection.sock is not None and _has_ended(connection.sock):
+            connection.close()
+        if connection.sock is None:
+            connection.connect()
         if self._login is not None and self._token is None:
             self._log_in()
 
     def transact(self, body: bytes) -> Json:
-        """The answer to a transaction, which is carried out at most once."""
+        """Send a transaction, which is carried out at most once; its answer."""
         try:
             return self._ask(_TXN, body)
-        except RequestRejected as away:
-            if self._login is None or away.status not in _NO_LOGIN:
+        except RequestRejected as rejection:
+            if self._login is None or rejection.status not in _NO_LOGIN:
                 raise
         self._connection.connect()
         self._log_in()
@@ -208,7 +205,7 @@ class _Line:
         self._token = token
 
     def _ask(self, path: str, body: bytes) -> Json:
-        """Send once and hear the answer, or close the connection: what comes later would answer the wrong question."""
+        """Send once and read the answer, or close the connection: a late answer would be taken for the next one's."""
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = self._token
@@ -221,13 +218,12 @@ class _Line:
             raise
 
     def close(self) -> None:
-        """Hang up."""
         self._connection.close()
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
-        """A socket's own timeout begins anew with every byte; this one ends all of it."""
-        watchdog = threading.Timer(self._patience, _shut_down, (self._connection.sock,))
+        """Limit the time of a whole exchange; a socket's own timeout restarts with every byte."""
+        watchdog = threading.Timer(self._timeout, _shut_down, (self._connection.sock,))
         watchdog.daemon = True
         watchdog.start()
         try:
@@ -238,7 +234,7 @@ class _Line:
 
 def _read(response: HTTPResponse) -> Json:
     content = response.read(RESPONSE_SIZE_MAX)
-    if response.status in _TURNED_AWAY:
+    if response.status in _REJECTED:
         raise RequestRejected(response.status, f"status {response.status}")
     if response.status != HTTPStatus.OK:
         raise HTTPException(f"status {response.status}")
@@ -250,29 +246,30 @@ def _read(response: HTTPResponse) -> Json:
     return answer
 
 
-def _has_ended(line: socket.socket) -> bool:
-    """Whether the other end has hung up, or says something that nobody asked for."""
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the peer has closed the connection, or sent something without a request."""
     poll = select.poll()
-    poll.register(line, select.POLLIN)
+    poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _shut_down(line: socket.socket) -> None:
+def _shut_down(connection: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(line, socket.SHUT_RDWR)  # that of TLS would take the line from under whoever reads it
+        # Not the method of an SSL socket, which would unwrap TLS while another thread reads from it.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _remedy(trouble: Exception | None) -> str:
-    """What is wrong with an endpoint, and what to do about it."""
-    match trouble:
+def _remedy(error: Exception | None) -> str:
+    """What is wrong with an endpoint, and the remedy."""
+    match error:
         case ssl.SSLCertVerificationError():
-            return f"the certificate is not trusted ({trouble.verify_message}); name its authority as store.ca_file"
+            return f"the certificate is not trusted ({error.verify_message}); name its authority as store.ca_file"
         case ssl.SSLError():
-            return f"TLS fails ({trouble.reason}); correct store.url, or store.cert_file and store.key_file"
+            return f"TLS fails ({error.reason}); correct store.url, or store.cert_file and store.key_file"
         case RequestRejected(status=HTTPStatus.FORBIDDEN):
             return "store.user may not write; grant it a role that reads and writes the keys under the prefix"
         case RequestRejected(status=HTTPStatus.BAD_REQUEST | HTTPStatus.UNAUTHORIZED):
-            return "we are turned away; correct store.url (http or https), store.user or store.password_file"
+            return "the login is rejected; correct store.url (http or https), store.user or store.password_file"
     return NO_ANSWER
 
 
@@ -293,11 +290,7 @@ def endpoints_of(place: str) -> tuple[list[EtcdEndpoint], str]:
 
 
 def _endpoint(place: str, url: str, *, secure: bool) -> EtcdEndpoint:
-    try:
-        parts = urlsplit(f"//{place}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port or "@" in place:
+    address = find_address(place)
+    if address is None or any(character in place for character in "@?#"):
         raise UserError(f"store is {url!r}, in which {place!r} is no endpoint; give HOST:PORT, such as 127.0.0.1:2379")
-    return EtcdEndpoint(host, port, secure)
+    return EtcdEndpoint(*address, secure)

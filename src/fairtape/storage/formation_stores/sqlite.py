@@ -1,8 +1,8 @@
 """The formation store in one SQLite file: the embedded default, shared by the processes of one machine.
 
-Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`) and is on the disk before
-it is answered (`synchronous=FULL`), so a process may be killed at any instant. Nothing is ever deleted: the log is
-whole, and the latest formation of a loop is a query. The file must be on a local disk: its locks are the kernel's.
+Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`) and is durable before the
+response (`synchronous=FULL`), so a process may be killed at any instant. Nothing is ever deleted: the log is complete,
+and the latest formation of a loop is a query. The file must be on a local disk, because its locks are the kernel's.
 """
 
 import os
@@ -28,7 +28,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.store import PATIENCE, follow_on
+from fairtape.storage.formation_stores.store import TIMEOUT, numbers_continue
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
 VERSION: Final = 1
@@ -40,7 +40,7 @@ _TABLES: Final = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
-# SQLite promises that beside a lone max() the other columns are those of the row that has it.
+# With a single max(), SQLite guarantees that the other columns come from the row with the maximum.
 _LATEST: Final = "SELECT loop, max(number), term, formation FROM log GROUP BY loop ORDER BY loop"
 _LEADERSHIP: Final = "SELECT leader, term, renewal FROM leadership"
 _CLAIM: Final = "INSERT OR REPLACE INTO leadership VALUES (0, ?, ?, ?)"
@@ -48,26 +48,25 @@ _APPEND: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
 
 
 class SqliteStore:
-    """A store in a file, which is made where there is none."""
+    """A store in a file, which is created if it does not exist."""
 
-    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
-        self._connection = _opened(path, patience)
+    def __init__(self, path: Path, *, timeout: float = TIMEOUT) -> None:
+        self._connection = _open(path, timeout)
 
-    def answer(self, question: StoreRequest) -> StoreResponse:
-        """Carry it out, waiting for other processes if need be; a disk that fails is a store that is unavailable."""
+    def answer(self, request: StoreRequest) -> StoreResponse:
+        """Carry out the request; waits for other processes. A disk failure makes the store unavailable."""
         try:
-            match question:
+            match request:
                 case Recall():
                     return self._recall()
                 case Claim():
-                    return self._claim(question)
+                    return self._claim(request)
                 case Record():
-                    return self._record(question)
+                    return self._record(request)
         except sqlite3.Error:
-            return Unavailable(question)
+            return Unavailable(request)
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def _recall(self) -> Recalled:
@@ -91,7 +90,7 @@ class SqliteStore:
             if any(present is None or entry.term != present.term for entry in entries):
                 return RecordRefused(entries)
             numbers = {loop: number for loop, number, _, _ in self._connection.execute(_LATEST)}
-            if not follow_on(entries, numbers):
+            if not numbers_continue(entries, numbers):
                 return RecordRefused(entries)
             rows = [(entry.loop, entry.number, entry.term, entry.formation) for entry in entries]
             self._connection.executemany(_APPEND, rows)
@@ -104,30 +103,30 @@ class SqliteStore:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """All or nothing; leaving it in the ordinary way, also by `return`, means that it is on the disk."""
+    """A transaction; committed and durable when the block is left normally, also by `return`."""
     connection.execute(f"BEGIN {kind}")
     try:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # after some failures SQLite has rolled back already
+        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back already
             connection.execute("ROLLBACK")
         raise
 
 
-def _opened(path: Path, patience: float) -> sqlite3.Connection:
+def _open(path: Path, timeout: float) -> sqlite3.Connection:
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"store is 'sqlite:{path}', but {str(folder)!r} is no folder that can be written; name another")
     try:
-        # A desk asks from one thread and the program closes from another: never both at once, so no thread is checked.
-        connection = sqlite3.connect(path.absolute(), timeout=patience, isolation_level=None, check_same_thread=False)
+        # `StoreThread` asks on one thread and the program closes on another, never both at once: no check is needed.
+        connection = sqlite3.connect(path.absolute(), timeout=timeout, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise UserError(_cannot_open(path, error)) from None
     try:
-        _settle(connection, patience)
+        _set_pragmas(connection, timeout)
         with _transaction(connection):
-            _found(connection, path)
+            _init_schema(connection, path)
     except sqlite3.Error as error:
         connection.close()
         raise UserError(_cannot_open(path, error)) from None
@@ -137,13 +136,13 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
     return connection
 
 
-def _settle(connection: sqlite3.Connection, patience: float) -> None:
-    """Write-ahead log, and a sync for each commit.
+def _set_pragmas(connection: sqlite3.Connection, timeout: float) -> None:
+    """Set the write-ahead log, and a sync for each commit.
 
-    Only one process can change the mode of a new file; the others are told at once that it is locked, however patient
-    they declared themselves to be.
+    Only one process can change the mode of a new file. SQLite reports a lock to the others at once, without regard to
+    the timeout, so the statement is retried here.
     """
-    give_up_at = time.monotonic() + patience
+    give_up_at = time.monotonic() + timeout
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -155,8 +154,8 @@ def _settle(connection: sqlite3.Connection, patience: float) -> None:
     connection.execute("PRAGMA synchronous = FULL")
 
 
-def _found(connection: sqlite3.Connection, path: Path) -> None:
-    """Lay out a new file; know an old one by its marks."""
+def _init_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables in a new file; check the application id and the version of an old one."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
         for statement in _TABLES:
             connection.execute(statement)

@@ -1,4 +1,4 @@
-"""What a formation store is to those who use it, and the one rule that every kind of store keeps about numbers."""
+"""The interface of a formation store, the rule about formation numbers, and a thread that runs a blocking store."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -7,23 +7,24 @@ from typing import Final, Protocol
 
 from fairtape.core.formation_log import LogEntry, StoreRequest, StoreResponse, Unavailable
 
-PATIENCE: Final = 1.0  # seconds before a file that is locked, or an endpoint that is silent, counts as unavailable
+TIMEOUT: Final = 1.0  # seconds before a locked file or a silent endpoint counts as unavailable
+REQUESTS_MAX: Final = 16  # accepted and not yet collected; a reformation server seldom has two
 
 
 class FormationStore(Protocol):
-    """The place where reformation servers meet. It compares and sets, and has no clock."""
+    """Shared by all reformation servers. It compares and sets, and has no clock."""
 
-    def answer(self, question: StoreRequest) -> StoreResponse:
-        """Carry out the question, however long it takes. Whatever happens outside becomes a value, never an error."""
+    def answer(self, request: StoreRequest) -> StoreResponse:
+        """Carry out the request; blocks. An outside failure is a response (`Unavailable`), never an exception."""
 
     def close(self) -> None:
-        """Let go of the file or of the connections. Nothing is asked afterwards."""
+        """Close the file or the connections. No request may follow."""
 
 
-def follow_on(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool:
-    """Whether each entry is the next of its loop, given the last number of every loop that has one.
+def numbers_continue(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool:
+    """Whether each entry has the next number of its loop, given the last number of every loop in the log.
 
-    A loop that the log does not know may begin with any number, so that a ring can go on with an empty store.
+    A loop that is not in the log may begin with any number, so that a ring can continue with an empty store.
     """
     last = dict(numbers)
     for entry in entries:
@@ -33,45 +34,40 @@ def follow_on(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool
     return True
 
 
-# A desk before a store: questions are taken at once and answered later, so a driver with one thread never waits.
-
-QUESTIONS_MAX: Final = 16  # taken and not yet collected; a reformation server seldom has two
-
-
 class StoreThread:
-    """One worker thread that carries out questions in the order in which they came."""
+    """One worker thread that carries out requests in order, so that a driver never waits for a store."""
 
-    def __init__(self, store: FormationStore, nudge: Callable[[], None]) -> None:
-        """`nudge` is called from the worker's thread as soon as there is an answer to collect."""
+    def __init__(self, store: FormationStore, on_answer: Callable[[], None]) -> None:
+        """`on_answer` is called on the worker's thread as soon as there is a response to collect."""
         self._store = store
-        self._nudge = nudge
+        self._on_answer = on_answer
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
-        self._taken: deque[Future[StoreResponse]] = deque()
-        self._turned_away: list[StoreResponse] = []  # a driver collects in every turn, so it holds what one turn asked
+        self._accepted: deque[Future[StoreResponse]] = deque()
+        self._rejected: list[StoreResponse] = []  # bounded: a driver collects in every step
 
-    def ask(self, question: StoreRequest) -> None:
-        """Take a question. A desk that is full turns it away: the answer is `Unavailable`, and nothing was done."""
-        if len(self._taken) >= QUESTIONS_MAX:
-            self._turned_away.append(Unavailable(question))
-            self._nudge()
+    def ask(self, request: StoreRequest) -> None:
+        """Accept a request. If too many are outstanding it is rejected: the response is `Unavailable`."""
+        if len(self._accepted) >= REQUESTS_MAX:
+            self._rejected.append(Unavailable(request))
+            self._on_answer()
             return
-        future = self._worker.submit(self._store.answer, question)
-        self._taken.append(future)
-        future.add_done_callback(self._tell)
+        future = self._worker.submit(self._store.answer, request)
+        self._accepted.append(future)
+        future.add_done_callback(self._notify)
 
     def answers(self) -> list[StoreResponse]:
-        """Every answer since the last call. What a store should never raise is raised here, where somebody sees it."""
-        answers, self._turned_away = self._turned_away, []
-        while self._taken and self._taken[0].done():
-            answers.append(self._taken.popleft().result())
+        """Every response since the last call. An exception of the store, which would be a bug, is raised here."""
+        answers, self._rejected = self._rejected, []
+        while self._accepted and self._accepted[0].done():
+            answers.append(self._accepted.popleft().result())
         return answers
 
     def close(self) -> None:
-        """Finish the question in hand, forget the others and close the store. Nobody is nudged afterwards."""
+        """Finish the current request, drop the others and close the store. `on_answer` is not called afterwards."""
         self._worker.shutdown(cancel_futures=True)
-        self._taken.clear()
+        self._accepted.clear()
         self._store.close()
 
-    def _tell(self, future: Future[StoreResponse]) -> None:
+    def _notify(self, future: Future[StoreResponse]) -> None:
         if not future.cancelled():
-            self._nudge()
+            self._on_answer()

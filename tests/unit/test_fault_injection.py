@@ -1,4 +1,4 @@
-"""Injected weather: every datagram is ready, waiting or counted, and comes out in the order of its instants."""
+"""Injected link faults: every datagram passes, is delayed or is counted as lost; delayed ones keep their order."""
 
 from random import Random
 
@@ -30,7 +30,7 @@ def datagram(sender: int, number: int) -> bytes:
 
 
 def admit(link_faults: FaultInjector, arrivals: list[bytes], now: Instant) -> list[bytes]:
-    """As from a network that does not say who sent what: the header has to."""
+    """Without sender addresses, so that the header decides."""
     return link_faults.admit(arrivals, [None] * len(arrivals), now)
 
 
@@ -38,14 +38,14 @@ def far_away(link_faults: LinkFaults, *, seed: int = 0, waiting_max: int = 1_000
     return FaultInjector({FAR: link_faults}, Random(seed), waiting_max=waiting_max)
 
 
-def test_calm_weather_and_unnamed_senders_pass_at_once() -> None:
+def test_datagrams_of_links_without_faults_pass_at_once() -> None:
     link_faults = FaultInjector({NEAR: NO_FAULTS, FAR: LinkFaults(delay=SECOND)}, Random(0))
     arrivals = [datagram(NEAR, 0), datagram(99, 1)]
     assert admit(link_faults, arrivals, NOW) == arrivals
     assert link_faults.deadline() is None
 
 
-def test_a_repair_has_the_weather_of_whoever_sent_it_and_not_of_whoever_wrote_it() -> None:
+def test_a_repair_has_the_faults_of_its_sender_and_not_of_its_author() -> None:
     link_faults = FaultInjector({NEAR: LinkFaults(loss=1.0), FAR: LinkFaults(delay=SECOND)}, Random(0))
     written_near, written_far = datagram(NEAR, 0), datagram(FAR, 1)
     assert link_faults.admit([written_near, written_far], [FAR, NEAR], NOW) == []
@@ -72,7 +72,7 @@ def test_a_constant_delay_keeps_the_order_and_releases_exactly_when_due() -> Non
 
 
 @given(WEATHERS, st.integers(0, 60), st.integers(0, 1_000))
-def test_nothing_is_invented_and_whatever_is_missing_is_counted(link_faults: LinkFaults, count: int, seed: int) -> None:
+def test_nothing_is_invented_and_every_loss_is_counted(link_faults: LinkFaults, count: int, seed: int) -> None:
     injected = far_away(link_faults, seed=seed, waiting_max=40)
     arrivals = [datagram(FAR, n) for n in range(count)]
     came = admit(injected, arrivals, NOW) + injected.due(NOW + 10 * SECOND)
@@ -83,7 +83,7 @@ def test_nothing_is_invented_and_whatever_is_missing_is_counted(link_faults: Lin
 
 
 @given(WEATHERS, st.integers(0, 1_000))
-def test_equal_chance_decides_equally(link_faults: LinkFaults, seed: int) -> None:
+def test_equal_seeds_give_equal_faults(link_faults: LinkFaults, seed: int) -> None:
     arrivals = [datagram(FAR, n) for n in range(30)]
     one, other = far_away(link_faults, seed=seed), far_away(link_faults, seed=seed)
     assert admit(one, arrivals, NOW) == admit(other, arrivals, NOW)
@@ -92,7 +92,7 @@ def test_equal_chance_decides_equally(link_faults: LinkFaults, seed: int) -> Non
 
 
 @given(st.integers(0, 1_000))
-def test_stepping_from_deadline_to_deadline_gives_the_order_of_one_great_step(seed: int) -> None:
+def test_many_steps_give_the_same_order_as_one_large_step(seed: int) -> None:
     link_faults = LinkFaults(delay=MILLISECOND, jitter=5 * MILLISECOND, duplication=0.2)
     stepped, leapt = far_away(link_faults, seed=seed), far_away(link_faults, seed=seed)
     arrivals = [datagram(FAR, n) for n in range(30)]
@@ -120,8 +120,8 @@ def test_a_full_queue_loses_what_comes_after_and_counts_it() -> None:
     assert link_faults.due(NOW + SECOND) == arrivals[:3]
 
 
-def test_a_queue_without_room_and_a_sender_out_of_range_are_refused() -> None:
+def test_a_queue_of_no_capacity_and_a_sender_out_of_range_are_refused() -> None:
     with pytest.raises(UserError, match="waiting_max is 0; at least one"):
         far_away(NO_FAULTS, waiting_max=0)
-    with pytest.raises(UserError, match="weather names the sender -1; node numbers go from 0"):
+    with pytest.raises(UserError, match="link faults name the sender -1; node numbers go from 0"):
         FaultInjector({-1: NO_FAULTS}, Random(0))

@@ -1,4 +1,4 @@
-"""FIX as values: instants and prices to the last digit, every message of order entry there and back."""
+"""FIX messages as values: exact instants and prices, and every message of order entry round-trips."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -38,13 +38,13 @@ ORDER = NewOrderSingle(
 
 
 def altered(tag: int, value: bytes | None) -> FixMessage:
-    """The order above with one field changed, or taken out."""
+    """The order above with one field changed or removed."""
     pairs = [(each, value if each == tag else held) for each, held in write(ORDER)]
     return decode(encode([(each, held) for each, held in pairs if held is not None]))
 
 
 @given(st.integers(0, INSTANT_MAX))
-def test_instants_go_there_and_back(instant: int) -> None:
+def test_instants_survive_their_encoding(instant: int) -> None:
     assert parse_instant(format_instant(instant)) == instant
     assert parse_instant(format_instant(instant, digits_min=9)) == instant
 
@@ -82,7 +82,7 @@ def test_a_timestamp_is_read_or_refused(text: bytes, instant: int | None) -> Non
     assert parse_instant(text) == instant
 
 
-def test_a_timestamp_has_milliseconds_and_more_where_there_is_more() -> None:
+def test_a_timestamp_has_milliseconds_or_more_digits() -> None:
     assert format_instant(0) == b"19700101-00:00:00.000"
     assert format_instant(1_000) == b"19700101-00:00:00.000001"
     assert format_instant(1) == b"19700101-00:00:00.000000001"
@@ -117,7 +117,7 @@ def test_numbers_and_texts_are_strict() -> None:
 
 
 @given(entries())
-def test_order_entry_goes_there_and_back(entry: OrderEntry) -> None:
+def test_order_messages_survive_their_encoding(entry: OrderEntry) -> None:
     assert read(decode(encode(write(entry)))) == entry
 
 
@@ -148,7 +148,7 @@ def test_a_field_that_is_missing_or_wrong_is_named(tag: int, value: bytes | None
     assert (refusal.value.flaw.reason, refusal.value.flaw.tag) == (reason, tag)
 
 
-def test_conditions_between_fields_hold() -> None:
+def test_conditions_between_fields_are_checked() -> None:
     common: dict[str, Any] = {"cl_ord_id": "A", "symbol": "B", "side": FixSide.SELL, "transact_at": 0, "order_qty": 1}
     with pytest.raises(BadFix, match="stop_px"):
         NewOrderSingle(**common, ord_type=OrdType.STOP)
@@ -176,7 +176,7 @@ def test_a_password_is_not_repeated_in_a_refusal() -> None:
     assert LOGON.read(decode(encode(pairs[:4]))) == Logon(heart_bt_int=30, username="ann")
 
 
-def test_values_without_bytes_are_refused_when_they_are_written() -> None:
+def test_values_that_cannot_be_encoded_are_refused() -> None:
     with pytest.raises(BadFix, match="symbol"):
         write(
             NewOrderSingle(

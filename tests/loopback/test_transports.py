@@ -1,4 +1,4 @@
-"""Two carriers, one interface: the same promises over IP multicast and over a mesh of unicast copies."""
+"""Two transports, one contract: over IP multicast and over a mesh of unicast copies."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -7,6 +7,7 @@ from select import select
 
 import pytest
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import Channel
 from fairtape.core.errors import UserError
 from fairtape.net.transports import (
@@ -19,9 +20,9 @@ from fairtape.net.transports import (
     Transport,
     multicast_works,
 )
-from fairtape.net.udp import Address, bind
+from fairtape.net.udp import bind
 from fairtape.wire.frames import NodeId
-from loopback.wires import at_home, collect, free_port, within_patience
+from loopback.local_peers import collect, free_port, local_peer, within_patience
 
 ONE, TWO, SOURCE, OTHER_SOURCE = 1, 2, 7, 8
 NEEDS_MULTICAST = pytest.mark.skipif(not multicast_works(), reason="no multicast on this machine's loopback")
@@ -31,7 +32,7 @@ Build = Callable[[NodeId, AddressBook], Transport]
 
 def a_book() -> dict[NodeId, Peer]:
     return {
-        node: at_home(Role.SITE if node in (ONE, TWO) else Role.SOURCE) for node in (ONE, TWO, SOURCE, OTHER_SOURCE)
+        node: local_peer(Role.SITE if node in (ONE, TWO) else Role.SOURCE) for node in (ONE, TWO, SOURCE, OTHER_SOURCE)
     }
 
 
@@ -101,7 +102,7 @@ def test_a_datagram_to_one_node_reaches_that_one(transports: dict[NodeId, Transp
     assert goodbye(transports, SOURCE, ONE) == [b"goodbye"]
 
 
-def test_a_datagram_to_nobody_is_counted(transports: dict[NodeId, Transport]) -> None:
+def test_a_datagram_to_an_unknown_node_is_counted(transports: dict[NodeId, Transport]) -> None:
     transports[ONE].send(99, [b"a", b"b"])
     assert transports[ONE].traffic().dropped == 2
 
@@ -136,14 +137,14 @@ def test_multicast_works_by_the_name_of_the_interface_as_well() -> None:
 
 
 @pytest.mark.parametrize("interface", ["no-such-interface", "198.51.100.7"])
-def test_an_interface_that_is_not_there_is_told_with_those_that_are(interface: str) -> None:
+def test_an_unknown_interface_is_refused_with_a_list_of_the_known_ones(interface: str) -> None:
     with pytest.raises(UserError, match=rf"interface is '{interface}'; name one of .*lo.*, or give an IPv4 address"):
         multicast_works(interface)
     with pytest.raises(UserError, match=rf"interface is '{interface}'; name one of"):
         IpMulticast(ONE, a_book(), replace(some_groups(), interface=interface))
 
 
-def test_a_port_in_use_is_told_and_nothing_stays_open() -> None:
+def test_a_port_in_use_is_refused_and_nothing_stays_open() -> None:
     book = a_book()
     with bind("127.0.0.1", book[ONE].port), pytest.raises(UserError, match=f"port is {book[ONE].port} on 127.0.0.1"):
         Mesh(ONE, book)
@@ -151,7 +152,7 @@ def test_a_port_in_use_is_told_and_nothing_stays_open() -> None:
 
 
 @NEEDS_MULTICAST
-def test_a_group_port_in_use_is_told_and_nothing_stays_open() -> None:
+def test_a_group_port_in_use_is_refused_and_nothing_stays_open() -> None:
     book, groups = a_book(), some_groups()
     with bind(*groups.control), pytest.raises(UserError, match=f"port is {groups.control[1]} on 239.195.1.2"):
         IpMulticast(ONE, book, groups)
@@ -175,9 +176,9 @@ def test_a_group_port_in_use_is_told_and_nothing_stays_open() -> None:
         (Peer("255.255.255.255", 1_000, Role.SITE), r"node 2 is at 255\.255\.255\.255:1000, where no route leads"),
     ],
 )
-def test_an_address_that_cannot_work_is_told_in_one_sentence(peer: Peer, sentence: str) -> None:
+def test_an_address_that_cannot_work_is_refused_in_one_sentence(peer: Peer, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        Mesh(ONE, {ONE: at_home(Role.SITE), TWO: peer})
+        Mesh(ONE, {ONE: local_peer(Role.SITE), TWO: peer})
 
 
 def test_a_node_outside_the_book_is_refused() -> None:
@@ -186,13 +187,13 @@ def test_a_node_outside_the_book_is_refused() -> None:
 
 
 def test_two_nodes_at_one_address_are_refused() -> None:
-    peer = at_home(Role.SITE)
+    peer = local_peer(Role.SITE)
     with pytest.raises(UserError, match=f"nodes 1 and 2 are both at 127.0.0.1:{peer.port}; give each a port"):
         Mesh(ONE, {ONE: peer, TWO: peer})
 
 
 def test_a_loopback_interface_refuses_a_node_on_another_machine() -> None:
-    book = {ONE: at_home(Role.SITE), TWO: Peer("192.0.2.200", 1_000, Role.SITE)}
+    book = {ONE: local_peer(Role.SITE), TWO: Peer("192.0.2.200", 1_000, Role.SITE)}
     with pytest.raises(UserError, match=r"(reaches only this machine, and node 2 is at 192\.0\.2\.200|no route leads)"):
         IpMulticast(ONE, book, Groups())
 

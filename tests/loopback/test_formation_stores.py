@@ -1,4 +1,4 @@
-"""The three formation stores: alike in every answer, true after `kill -9`, and one value whatever the network does."""
+"""The three formation stores: equal answers, durable after `kill -9`, and no exception for network failures."""
 
 import json
 import os
@@ -43,14 +43,14 @@ from loopback.etcds import Etcd, free_tcp_ports, running_etcd
 CHILD = Path(__file__).with_name("store_child.py")
 LEADER = Leadership(leader=1, term=1, renewal=0)
 FIRST = LogEntry(loop=3, number=1, term=1, formation=b"\x00first\xff")
-SHORT = 0.2  # seconds: the patience of one who is sure to be disappointed
-MIDDLE = 2.0  # of one who is disappointed first and served afterwards
+SHORT = 0.2  # seconds: a timeout that is expected to pass
+MIDDLE = 2.0  # a timeout that passes at the first endpoint only
 PREFIXES = map("test/{}".format, count())
 
 
 @dataclass(frozen=True)
 class Bid:
-    """A claim with the right expectation, or with any."""
+    """A claim that expects the current leadership, or any."""
 
     honest: bool
     expected: Leadership | None
@@ -59,7 +59,7 @@ class Bid:
 
 @dataclass(frozen=True)
 class Draft:
-    """An entry: how far its number is ahead, and whether its term is the present one."""
+    """An entry: how far its number is ahead, and whether its term is the current one."""
 
     loop: int
     ahead: int
@@ -87,7 +87,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a new and empty store is."""
+    """The URL of a new and empty store."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'formations.db'}"
     return etcd_url(request.getfixturevalue("etcd"))
@@ -98,7 +98,7 @@ def etcd_url(etcd: Etcd) -> str:
 
 
 def questions(drawn: list[Step], memory: MemoryFormationStore) -> Iterator[StoreRequest]:
-    """Questions that are right more often than by chance, for a store that holds what this one holds."""
+    """Requests that are often valid, for a store with the contents of this one."""
     for step in drawn:
         latest = memory.answer(Recall())
         assert isinstance(latest, Recalled)
@@ -128,18 +128,18 @@ def run_alike(drawn: list[Step], store: FormationStore) -> None:
 
 @given(drawn=steps)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_sqlite_gives_the_answers_of_memory(drawn: list[Step], tmp_path: Path) -> None:
+def test_sqlite_gives_the_answers_of_the_store_in_memory(drawn: list[Step], tmp_path: Path) -> None:
     run_alike(drawn, SqliteStore(tmp_path / f"{next(PREFIXES).replace('/', '-')}.db"))
 
 
 @given(drawn=steps)
 @settings(max_examples=60)
-def test_etcd_gives_the_answers_of_memory(drawn: list[Step], etcd: Etcd) -> None:
-    run_alike(drawn, open_store(etcd_url(etcd), patience=PATIENCE))
+def test_etcd_gives_the_answers_of_the_store_in_memory(drawn: list[Step], etcd: Etcd) -> None:
+    run_alike(drawn, open_store(etcd_url(etcd), timeout=PATIENCE))
 
 
 def test_the_answers_are_not_all_refusals() -> None:
-    """The questions above are worth asking: a claim, records that follow on, and ones that do not."""
+    """The requests above cover a claim, records that continue the log, and records that do not."""
     store = MemoryFormationStore()
     assert store.answer(Record((FIRST,))) == RecordRefused((FIRST,))
     assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
@@ -149,12 +149,12 @@ def test_the_answers_are_not_all_refusals() -> None:
     assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
 
 
-def test_a_store_keeps_everything_for_whoever_opens_it_next(url: str) -> None:
+def test_a_reopened_store_has_all_of_its_contents(url: str) -> None:
     entries = tuple(LogEntry(loop, 7, 1, bytes([loop]) * 2_000) for loop in range(ENTRIES_MAX))
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record(entries)) == Recorded(entries)
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         assert store.answer(Recall()) == Recalled(LEADER, entries)
 
 
@@ -177,7 +177,7 @@ def child(url: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_processes_that_open_a_new_store_together_lose_no_claim(url: str) -> None:
-    """Each process adds 20 renewals by compare and set; if two claims were ever both good, one would be missing."""
+    """Each process adds 20 renewals by compare and set; if two conflicting claims succeeded, one would be missing."""
     children = [child(url, "20") for _ in range(4)]
     for each in children:
         assert each.stdin is not None
@@ -186,7 +186,7 @@ def test_processes_that_open_a_new_store_together_lose_no_claim(url: str) -> Non
     for each in children:
         each.communicate(timeout=PATIENCE)
         assert each.returncode == 0
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         recalled = store.answer(Recall())
     assert isinstance(recalled, Recalled)
     assert recalled.leadership is not None
@@ -198,7 +198,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
     recorded: list[LogEntry] = []
 
     def race() -> None:
-        with closing(open_store(url, patience=PATIENCE)) as store:
+        with closing(open_store(url, timeout=PATIENCE)) as store:
             for _ in range(20):
                 recalled = store.answer(Recall())
                 assert isinstance(recalled, Recalled)
@@ -207,7 +207,7 @@ def test_two_records_never_share_a_number(url: str) -> None:
                 if isinstance(answer, Recorded):
                     recorded.extend(answer.entries)
 
-    with closing(open_store(url, patience=PATIENCE)) as store:
+    with closing(open_store(url, timeout=PATIENCE)) as store:
         store.answer(Claim(None, LEADER))
         with ThreadPoolExecutor() as pool:
             for racer in [pool.submit(race) for _ in range(4)]:
@@ -218,20 +218,20 @@ def test_two_records_never_share_a_number(url: str) -> None:
     assert sorted(entry.number for entry in recorded) == list(range(1, recalled.latest[0].number + 1))
 
 
-def test_a_term_that_ends_between_reading_and_writing_is_noticed(etcd: Etcd) -> None:
-    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), patience=PATIENCE)) as store:
+def test_a_term_that_ends_between_reading_and_writing_is_detected(etcd: Etcd) -> None:
+    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), timeout=PATIENCE)) as store:
         store.answer(Claim(None, LEADER))
         before = store._read()
         renewed, succeeded = Leadership(1, 1, 1), Leadership(2, 2, 0)
         store.answer(Claim(LEADER, renewed))
-        assert store._gateway.transact(store._writing((FIRST,), before), only_reads=False)["succeeded"]
+        assert store._client.transact(store._append_transaction((FIRST,), before), only_reads=False)["succeeded"]
         before = store._read()
         store.answer(Claim(renewed, succeeded))
-        assert "succeeded" not in store._gateway.transact(store._writing((FIRST,), before), only_reads=False)
+        assert "succeeded" not in store._client.transact(store._append_transaction((FIRST,), before), only_reads=False)
         assert store.answer(Recall()) == Recalled(succeeded, (FIRST,))
 
 
-def test_what_was_recorded_before_a_kill_is_there_and_the_log_goes_on(url: str) -> None:
+def test_everything_recorded_before_a_kill_is_there_and_the_log_continues(url: str) -> None:
     last = 0
     for kills in range(4):
         with child(url) as writer:
@@ -243,9 +243,9 @@ def test_what_was_recorded_before_a_kill_is_there_and_the_log_goes_on(url: str) 
             writer.kill()
             lines += writer.stdout.readlines()
         recorded = [int(line) for line in lines if line.endswith("\n")]
-        assert recorded[0] in (last + 1, last + 2)  # the one in hand at the kill may be there or not
+        assert recorded[0] in (last + 1, last + 2)  # the one in progress at the kill may be there or not
         last = recorded[-1]
-        with closing(open_store(url, patience=PATIENCE)) as store:
+        with closing(open_store(url, timeout=PATIENCE)) as store:
             recalled = store.answer(Recall())
         assert isinstance(recalled, Recalled)
         assert {entry.number for entry in recalled.latest} <= {last, last + 1}
@@ -286,13 +286,13 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(place: str, named: str, t
     assert "\n" not in str(complaint.value)
 
 
-def test_a_file_that_another_process_keeps_locked_is_unavailable_and_then_available_again(tmp_path: Path) -> None:
+def test_a_locked_file_is_unavailable_until_it_is_unlocked(tmp_path: Path) -> None:
     path = tmp_path / "formations.db"
     other = sqlite3.connect(path, isolation_level=None)
-    with closing(SqliteStore(path, patience=SHORT)) as store, closing(other):
+    with closing(SqliteStore(path, timeout=SHORT)) as store, closing(other):
         other.execute("BEGIN IMMEDIATE")
         assert store.answer(Claim(None, LEADER)) == Unavailable(Claim(None, LEADER))
-        assert store.answer(Recall()) == Recalled(None, ())  # who reads waits for nobody
+        assert store.answer(Recall()) == Recalled(None, ())  # readers do not wait
         other.execute("ROLLBACK")
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
 
@@ -300,7 +300,7 @@ def test_a_file_that_another_process_keeps_locked_is_unavailable_and_then_availa
 def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_path: Path) -> None:
     with (
         running_etcd(tmp_path) as etcd,
-        closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], "x", patience=MIDDLE)) as store,
+        closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], "x", timeout=MIDDLE)) as store,
     ):
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
@@ -317,7 +317,7 @@ def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_pat
 
 @contextmanager
 def answering(reply: bytes, *, drops: bool = False, drip: bytes = b"") -> Iterator[EtcdEndpoint]:
-    """A listener that is no etcd: says the same to everybody, then hangs up, keeps silent, or goes on byte by byte."""
+    """A listener that is no etcd: sends the same to every client, then closes, stays silent, or sends byte by byte."""
     listener = socket.create_server(("127.0.0.1", 0))
     kept: list[socket.socket] = []
     ended = threading.Event()
@@ -364,7 +364,7 @@ ODD_LATEST = json.dumps({"responses": [{"response_range": {}}, {"response_range"
     "reply",
     [
         b"",
-        b"SSH-2.0-nobody\r\n",
+        b"SSH-2.0-other\r\n",
         http("", status="503 Service Unavailable"),
         http("{}", status="404 Not Found"),
         http("{}"),
@@ -378,38 +378,38 @@ ODD_LATEST = json.dumps({"responses": [{"response_range": {}}, {"response_range"
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_whatever_answers_in_the_place_of_etcd_the_store_complains_or_is_unavailable(
-    reply: bytes, *, drops: bool
-) -> None:
+def test_another_program_at_the_port_of_etcd_is_an_error_or_unavailable(reply: bytes, *, drops: bool) -> None:
     with answering(reply, drops=drops) as endpoint, pytest.raises(UserError, match="no etcd answers"):
-        EtcdStore([endpoint], "x", patience=SHORT)
+        EtcdStore([endpoint], "x", timeout=SHORT)
 
 
-def test_an_answer_that_never_ends_is_cut_off() -> None:
-    """A socket's own timeout would begin anew with every byte."""
+def test_an_endless_answer_ends_with_the_timeout() -> None:
+    """A socket's own timeout would restart with every byte."""
     endless = b"HTTP/1.1 200 OK\r\nX-Header: "
     with answering(endless, drip=b"x") as endpoint, pytest.raises(UserError, match="no etcd answers"):
-        EtcdStore([endpoint], "x", patience=SHORT)
+        EtcdStore([endpoint], "x", timeout=SHORT)
 
 
-def test_the_next_endpoint_is_asked_where_one_is_closed(etcd: Etcd) -> None:
+def test_the_next_endpoint_is_tried_where_one_is_closed(etcd: Etcd) -> None:
     (closed,) = free_tcp_ports(1)
     with closing(
-        open_store(f"etcd:http://127.0.0.1:{closed},{etcd.endpoint}/{next(PREFIXES)}", patience=PATIENCE)
+        open_store(f"etcd:http://127.0.0.1:{closed},{etcd.endpoint}/{next(PREFIXES)}", timeout=PATIENCE)
     ) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
 
 
 def test_a_change_that_may_have_been_carried_out_is_not_sent_twice(etcd: Etcd) -> None:
-    """The first endpoint takes a claim and falls silent: nobody knows, so nobody says Refused; the next question goes
-    to the other endpoint."""
+    """The first endpoint accepts a claim and falls silent: the outcome is unknown, so the answer is no refusal.
+
+    The next request goes to the other endpoint.
+    """
     entries = (FIRST,)
     prefix = next(PREFIXES)
     good = EtcdEndpoint("127.0.0.1", etcd.port)
-    with answering(b"") as silent, closing(EtcdStore([silent, good], prefix, patience=MIDDLE)) as store:
+    with answering(b"") as silent, closing(EtcdStore([silent, good], prefix, timeout=MIDDLE)) as store:
         # Opening has read, found the first endpoint silent and moved on; make it the first again.
-        store._gateway._lines.rotate(-1)
+        store._client._connections.rotate(-1)
         assert store.answer(Claim(None, LEADER)) == Unavailable(Claim(None, LEADER))
         assert store.answer(Recall()) == Recalled(None, ())
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)

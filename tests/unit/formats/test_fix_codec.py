@@ -1,4 +1,4 @@
-"""FIX tag=value: exact bytes, streams cut anywhere, strict refusal, and nothing but `BadFix`."""
+"""FIX tag=value: exact bytes, streams in any chunks, strict checks, and nothing but `BadFix`."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ ANY = BODIES | with_data()
 
 
 def raw(body: bytes) -> bytes:
-    """A message with a right length and check sum, whatever stands in it."""
+    """A message with a correct length and check sum, and any body."""
     octets = b"8=FIX.4.4\x019=%d\x01%b" % (len(body), body)
     return octets + b"10=%03d\x01" % (sum(octets) % 256)
 
@@ -60,14 +60,14 @@ def test_the_check_sum_of_the_largest_bytes_is_the_sum() -> None:
 
 
 @given(ANY)
-def test_what_was_encoded_is_decoded(pairs: list[tuple[int, bytes]]) -> None:
+def test_an_encoded_message_is_decoded(pairs: list[tuple[int, bytes]]) -> None:
     message = decode(encode(pairs))
     assert list(message.pairs) == pairs
     assert all(message.get(tag) == value for tag, value in pairs)
 
 
 @given(st.lists(ANY, max_size=5), st.lists(st.integers(1, 60), max_size=12), st.binary(max_size=20))
-def test_a_stream_may_be_cut_anywhere(bodies: list[list[tuple[int, bytes]]], cuts: list[int], between: bytes) -> None:
+def test_a_stream_may_be_split_anywhere(bodies: list[list[tuple[int, bytes]]], cuts: list[int], between: bytes) -> None:
     octets = between.join(map(encode, bodies))
     whole = in_one_piece(octets)
     stream = FixStream()
@@ -82,7 +82,7 @@ def test_a_stream_may_be_cut_anywhere(bodies: list[list[tuple[int, bytes]]], cut
 
 
 @given(BODIES)
-def test_usual_shapes_are_read_as_unusual_ones_are(pairs: list[tuple[int, bytes]]) -> None:
+def test_compiled_shapes_are_read_like_others(pairs: list[tuple[int, bytes]]) -> None:
     stream = FixStream()
     octets = encode(pairs)
     messages = stream.feed(octets * (USUAL_AFTER + 3))
@@ -91,7 +91,7 @@ def test_usual_shapes_are_read_as_unusual_ones_are(pairs: list[tuple[int, bytes]
     assert len(stream._usual[octets.partition(b"35=")[1] + b"D\x01"[:2]]) == 1
 
 
-def test_a_usual_shape_does_not_hide_an_empty_value_or_another_tag() -> None:
+def test_a_compiled_shape_detects_an_empty_value_and_another_tag() -> None:
     stream = FixStream()
     stream.feed(raw(b"35=D\x0134=1\x0155=A\x0158=x=y\x01") * USUAL_AFTER)
     empty, other, longer = stream.feed(
@@ -127,11 +127,11 @@ def test_a_usual_shape_does_not_hide_an_empty_value_or_another_tag() -> None:
         (b"35=D\x0134=1\x0195=x\x0196=x\x01", RejectReason.INCORRECT_DATA_FORMAT, 95),
     ],
 )
-def test_a_flaw_is_told_with_its_reason_and_its_field(body: bytes, reason: RejectReason, tag: int | None) -> None:
+def test_a_flaw_has_its_reason_and_its_field(body: bytes, reason: RejectReason, tag: int | None) -> None:
     assert flaw_of(body) == (reason, tag)
 
 
-def test_fields_of_groups_and_of_agreements_are_no_flaw() -> None:
+def test_repeating_groups_and_user_defined_fields_are_no_flaw() -> None:
     parties = b"453=2\x01448=A\x01447=D\x01452=1\x01448=B\x01447=D\x01452=3\x01"
     message = decode(raw(b"35=D\x0134=1\x01" + parties + b"20001=7\x01"))
     assert message.get(448) == b"A"
@@ -139,7 +139,7 @@ def test_fields_of_groups_and_of_agreements_are_no_flaw() -> None:
     assert message.get(20_001) == b"7"
 
 
-def test_data_may_hold_what_looks_like_a_message() -> None:
+def test_a_data_field_may_contain_a_message() -> None:
     inner = encode(HEARTBEAT)
     pairs = [(35, b"B"), (34, b"3"), (95, b"%d" % len(inner)), (96, inner), (58, b"after")]
     assert in_one_piece(encode(pairs)) == ([pairs], 0, 0)
@@ -155,7 +155,7 @@ def test_a_garbled_message_is_skipped_and_the_next_one_is_read(off: dict[str, in
         decode(spoiled(HEARTBEAT, **off))
 
 
-def test_what_stands_in_the_data_of_a_garbled_message_is_not_believed() -> None:
+def test_the_data_field_of_a_garbled_message_is_not_parsed() -> None:
     inner = encode(HEARTBEAT)
     pairs = [(35, b"B"), (34, b"3"), (95, b"%d" % len(inner)), (96, inner)]
     assert in_one_piece(spoiled(pairs, total=1)) == ([], 1, 0)
@@ -171,7 +171,7 @@ def test_the_third_field_must_be_the_type() -> None:
     assert in_one_piece(octets)[0] == []
 
 
-def test_a_length_beyond_the_limit_is_refused_when_it_is_seen() -> None:
+def test_a_length_beyond_the_limit_is_refused_at_once() -> None:
     stream = FixStream(body_max=100)
     assert stream.feed(b"8=FIX.4.4\x019=101\x0135=0\x01") == []
     assert stream.counts.garbled == 1
@@ -203,13 +203,13 @@ def test_a_stream_keeps_no_more_than_a_message_and_few_shapes() -> None:
         [(35, b"D"), (58, b"x" * MESSAGE_MAX)],
     ],
 )
-def test_values_that_no_message_can_carry_are_refused(pairs: list[tuple[int, bytes]]) -> None:
+def test_values_that_cannot_be_encoded_are_refused(pairs: list[tuple[int, bytes]]) -> None:
     with pytest.raises(BadFix):
         encode(pairs)
 
 
 @given(st.lists(mutated(ANY.map(encode)) | st.binary(max_size=80), max_size=6))
-def test_no_bytes_make_a_stream_raise(pieces: list[bytes]) -> None:
+def test_a_stream_never_raises_for_any_bytes(pieces: list[bytes]) -> None:
     stream = FixStream()
     for piece in pieces:
         for message in stream.feed(piece):
@@ -217,7 +217,7 @@ def test_no_bytes_make_a_stream_raise(pieces: list[bytes]) -> None:
 
 
 @given(mutated(ANY.map(encode)))
-def test_nothing_but_the_refusal_is_raised(octets: bytes) -> None:
+def test_decoding_raises_nothing_but_bad_fix(octets: bytes) -> None:
     try:
         message = decode(octets)
     except BadFix:

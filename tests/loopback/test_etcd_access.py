@@ -1,4 +1,4 @@
-"""A store that lets in only whom it knows: a real etcd with TLS, with certificates of its clients, with users."""
+"""Access to a real etcd with TLS, with client certificates, and with users."""
 
 import json
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ FIRST = LogEntry(loop=0, number=1, term=1, formation=b"first")
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """A store that asks for certificates, and one who has them."""
+class SecuredStore:
+    """The URL of a store that requires certificates, and valid ones."""
 
     url: str
     access: EtcdAccess
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredStore]:
     folder = tmp_path_factory.mktemp("tls")
     authority = Authority(folder / "certificates")
     server, client = authority.identity("server"), authority.identity("client")
@@ -39,48 +39,46 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     ]
     with running_etcd(folder, *options) as etcd:
         access = EtcdAccess(ca_file=authority.certificate, cert_file=client.certificate, key_file=client.key)
-        yield Guarded(f"etcd:https://{etcd.endpoint}/test", access)
+        yield SecuredStore(f"etcd:https://{etcd.endpoint}/test", access)
 
 
 def use(url: str, access: EtcdAccess) -> None:
-    """Claim and record, and find it there."""
-    with closing(open_store(url, access=access, patience=PATIENCE)) as store:
+    """Claim and record, and read it back."""
+    with closing(open_store(url, access=access, timeout=PATIENCE)) as store:
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
         assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
         assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
 
 
-def test_a_store_is_used_by_tls_with_certificates_at_both_ends(guarded: Guarded) -> None:
-    use(f"{guarded.url}/both", guarded.access)
+def test_a_store_is_used_by_tls_with_certificates_at_both_ends(secured: SecuredStore) -> None:
+    use(f"{secured.url}/both", secured.access)
 
 
-def test_a_cluster_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_cluster_of_an_unknown_authority_is_not_trusted(secured: SecuredStore, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "stranger").certificate
     for ca_file in (None, stranger):
         with pytest.raises(UserError, match=r"the certificate is not trusted \(.*\); name its authority as store.ca_f"):
-            open_store(guarded.url, access=replace(guarded.access, ca_file=ca_file), patience=PATIENCE)
+            open_store(secured.url, access=replace(secured.access, ca_file=ca_file), timeout=PATIENCE)
 
 
-def test_one_without_a_certificate_or_with_a_strangers_is_told_which_fields_to_correct(
-    guarded: Guarded, tmp_path: Path
-) -> None:
+def test_a_missing_or_foreign_certificate_names_the_fields_to_correct(secured: SecuredStore, tmp_path: Path) -> None:
     other = Authority(tmp_path / "stranger").identity("client")
     for identity in ((None, None), (other.certificate, other.key)):
-        access = replace(guarded.access, cert_file=identity[0], key_file=identity[1])
+        access = replace(secured.access, cert_file=identity[0], key_file=identity[1])
         with pytest.raises(UserError, match=r"TLS fails \(.*\); correct store.url, or store.cert_file and store.key"):
-            open_store(guarded.url, access=access, patience=PATIENCE)
+            open_store(secured.url, access=access, timeout=PATIENCE)
 
 
-def test_http_and_https_are_not_mistaken_for_each_other(guarded: Guarded, tmp_path: Path) -> None:
+def test_http_and_https_are_distinguished_in_errors(secured: SecuredStore, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no etcd answers; start one there, .* or correct http or https"):
-        open_store(guarded.url.replace("https", "http"), patience=PATIENCE)
-    # A server that takes a greeting of TLS for a bad question may also hang up before it is read.
-    told = r"(TLS fails \(.*\)|no etcd answers); .*store\.url"
-    with running_etcd(tmp_path) as plain, pytest.raises(UserError, match=told):
-        open_store(f"etcd:https://{plain.endpoint}/test", access=guarded.access, patience=PATIENCE)
+        open_store(secured.url.replace("https", "http"), timeout=PATIENCE)
+    # A plain server may close the connection before it reads the TLS hello, or reject it as a bad request.
+    errors = r"(TLS fails \(.*\)|no etcd answers); .*store\.url"
+    with running_etcd(tmp_path) as plain, pytest.raises(UserError, match=errors):
+        open_store(f"etcd:https://{plain.endpoint}/test", access=secured.access, timeout=PATIENCE)
 
 
-def test_a_file_that_is_no_good_is_named(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_named(secured: SecuredStore, tmp_path: Path) -> None:
     letter, absent, other = tmp_path / "letter", tmp_path / "absent", Authority(tmp_path / "other").identity("client")
     letter.write_text("Dear Sirs")
     empty = tmp_path / "empty"
@@ -93,17 +91,17 @@ def test_a_file_that_is_no_good_is_named(guarded: Guarded, tmp_path: Path) -> No
         ("key_file", absent, "store.key_file"),
         ("key_file", other.key, "store.cert_file"),
     ):
-        access = replace(guarded.access, **{field: path})  # type: ignore[arg-type]
+        access = replace(secured.access, **{field: path})  # type: ignore[arg-type]
         with pytest.raises(UserError, match=f"{named} is .*, which cannot be used .*; name a file with") as raised:
-            open_store(guarded.url, access=access, patience=PATIENCE)
+            open_store(secured.url, access=access, timeout=PATIENCE)
         assert "\n" not in str(raised.value)
     for path, why in ((absent, "which cannot be used"), (empty, "which is empty")):
         with pytest.raises(UserError, match=f"store.password_file is .*, {why}"):
-            open_store(guarded.url, access=replace(guarded.access, user="me", password_file=path), patience=PATIENCE)
+            open_store(secured.url, access=replace(secured.access, user="me", password_file=path), timeout=PATIENCE)
 
 
 def ask(etcd: Etcd, path: str, token: str = "", **fields: object) -> dict[str, object]:
-    """One word of an administrator."""
+    """One request of an administrator."""
     connection = HTTPConnection("127.0.0.1", etcd.port, timeout=PATIENCE)
     connection.request("POST", f"/v3/auth/{path}", json.dumps(fields), {"Authorization": token} if token else {})
     answer: dict[str, object] = json.loads(connection.getresponse().read())
@@ -112,7 +110,7 @@ def ask(etcd: Etcd, path: str, token: str = "", **fields: object) -> dict[str, o
 
 
 def protect(etcd: Etcd) -> None:
-    """From now on only users are let in: root, and one who may use what begins with `mine`."""
+    """Enable authentication with two users: root, and one with access to keys that begin with `mine`."""
     for user in ("root", "fairtape", "guest"):
         ask(etcd, "user/add", name=user, password=f"of {user}")
         ask(etcd, "role/add", name=user)
@@ -122,7 +120,7 @@ def protect(etcd: Etcd) -> None:
     ask(etcd, "enable")
 
 
-def test_a_user_is_let_in_with_the_password_and_again_when_the_login_has_grown_old(tmp_path: Path) -> None:
+def test_a_user_logs_in_with_the_password_and_again_when_the_token_expires(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as etcd:
         protect(etcd)
         password = tmp_path / "password"
@@ -130,30 +128,34 @@ def test_a_user_is_let_in_with_the_password_and_again_when_the_login_has_grown_o
         access = EtcdAccess(user="fairtape", password_file=password)
         url = f"etcd:http://{etcd.endpoint}/mine"
         use(f"{url}/one", access)
-        with closing(open_store(f"{url}/two", access=access, patience=PATIENCE)) as store:
+        with closing(open_store(f"{url}/two", access=access, timeout=PATIENCE)) as store:
             assert isinstance(store, EtcdStore)
             root = str(ask(etcd, "authenticate", name="root", password="of root")["token"])  # noqa: S106
             ask(etcd, "user/add", root, name="another", password="of another")  # noqa: S106 - every login is old now
             assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
-            store._gateway._lines[0]._token = "nonsense"  # noqa: S105 - as after a restart of the cluster
+            store._client._connections[0]._token = "nonsense"  # noqa: S105 - as after a restart of the cluster
             assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
             assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
         with pytest.raises(UserError, match=r"where store.user may not write; grant it a role"):
-            open_store(f"etcd:http://{etcd.endpoint}/theirs", access=access, patience=PATIENCE)
-        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
-            open_store(f"{url}/one", patience=PATIENCE)
-        password.write_text("of nobody")
-        with pytest.raises(UserError, match=r"turned away; correct store.url .*, store.user or store.password_file"):
-            open_store(f"{url}/one", access=access, patience=PATIENCE)
+            open_store(f"etcd:http://{etcd.endpoint}/theirs", access=access, timeout=PATIENCE)
+        with pytest.raises(
+            UserError, match=r"login is rejected; correct store.url .*, store.user or store.password_file"
+        ):
+            open_store(f"{url}/one", timeout=PATIENCE)
+        password.write_text("of another user")
+        with pytest.raises(
+            UserError, match=r"login is rejected; correct store.url .*, store.user or store.password_file"
+        ):
+            open_store(f"{url}/one", access=access, timeout=PATIENCE)
 
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_a_deployment_works_with_a_guarded_store(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_deployment_works_with_a_secured_store(secured: SecuredStore, tmp_path: Path) -> None:
     folder = tmp_path / "deployment"
-    url = f"{guarded.url}/deployment"
+    url = f"{secured.url}/deployment"
     assert run("init", folder, "--sites", 1, "--profile", "metro", "--reformers", 1, "--store", url)[0] == 0
-    access = guarded.access
+    access = secured.access
     given = "\n".join(f'{name} = "{getattr(access, name)}"' for name in ("ca_file", "cert_file", "key_file"))
     file = folder / "deployment.toml"
     code, _, errors = run("node", folder, "x1")

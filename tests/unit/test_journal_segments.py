@@ -1,4 +1,4 @@
-"""Segments that were put into another journal's directory: names and order fit, so only headers and marks can tell."""
+"""Segments in another journal's directory: names and order fit, so only headers and marks show the difference."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from fairtape.journal import Damaged, History, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Place, Segment, Trail
+from fairtape.journal.segments import Place, RecordScanner, Segment
 from unit import journal_values as values
 
 ENTRIES = values.first(60)
@@ -15,7 +15,7 @@ OTHER_SITE = values.SITE + 1
 
 
 def swap(one: Path, other: Path, place: int) -> Path:
-    """Exchange the segments at this place of two journals; that of the first one."""
+    """Swap the segments with this index of two journals; the path in the first one."""
     mine, theirs = values.segments(one)[place], values.segments(other)[place]
     assert mine.name == theirs.name
     content = mine.read_bytes()
@@ -34,7 +34,7 @@ def journals(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_reader_does_not_go_into_the_segment_of_another_site(journals: tuple[Path, Path], ordered: bool) -> None:
+def test_a_reader_does_not_continue_in_the_segment_of_another_site(journals: tuple[Path, Path], ordered: bool) -> None:
     foreign = swap(*journals, 2)
     with JournalReader.open(journals[0]).entries(ordered=ordered) as cursor, pytest.raises(Damaged) as caught:
         list(cursor)
@@ -51,7 +51,7 @@ def test_a_reader_does_not_begin_in_the_segment_of_another_site(journals: tuple[
     with journal.seek(int(foreign.stem) + 3) as cursor, pytest.raises(Damaged, match="it belongs to"):
         list(cursor)
     with pytest.raises(Damaged, match="it belongs to"):
-        Trail(Place(foreign, HEADER_SIZE, int(foreign.stem), b""), Owner(values.STRIPE, values.SITE))
+        RecordScanner(Place(foreign, HEADER_SIZE, int(foreign.stem), b""), Owner(values.STRIPE, values.SITE))
 
 
 def test_the_owner_of_a_journal_is_known_though_its_first_header_is_damaged(journals: tuple[Path, Path]) -> None:
@@ -65,12 +65,12 @@ def test_the_owner_of_a_journal_is_known_though_its_first_header_is_damaged(jour
 
 
 def test_a_segment_of_the_same_site_with_other_marks_does_not_continue_the_chain(tmp_path: Path) -> None:
-    """The order is the same and so is the site: only the chain of the release marks tells."""
+    """The order and the site are the same: only the chain of the release marks differs."""
     values.write(tmp_path / "one", ENTRIES, sync=SyncPolicy.TOKEN)
     options = {"stripe": values.STRIPE, "site": values.SITE, "segment_size_max": 4 << 10}
     with JournalWriter.open(tmp_path / "other", sync=SyncPolicy.TOKEN, **options) as writer:
         for ordered in ENTRIES:
-            values.enter(writer, ordered)
+            values.append_entry(writer, ordered)
             writer.release(replace(values.released(ordered), clock_bound=1), ordered.acknowledged_at)
     names = {path.name for path in values.segments(tmp_path / "one")}
     shared = [path for path in values.segments(tmp_path / "other")[1:] if path.name in names]
@@ -83,7 +83,7 @@ def test_a_segment_of_the_same_site_with_other_marks_does_not_continue_the_chain
     assert not verify(tmp_path / "one").sound
 
 
-def test_only_who_is_asked_for_is_read(journals: tuple[Path, Path]) -> None:
+def test_a_segment_of_another_owner_is_not_opened(journals: tuple[Path, Path]) -> None:
     path = values.segments(journals[1])[1]
     with Segment(path) as segment:
         assert segment.header.owner == Owner(values.STRIPE, OTHER_SITE)

@@ -1,4 +1,4 @@
-"""ITCH 5.0, message by message: the layouts of the specification, and nothing but a refusal for anything else."""
+"""ITCH 5.0 messages: the layouts of the specification, and nothing but `BadItch` for anything else."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def test_every_message_has_the_length_of_the_specification() -> None:
     assert {letter: layout.size for letter, layout in LAYOUTS.items()} == SPECIFIED
 
 
-def test_fields_stand_at_the_offsets_of_the_specification() -> None:
+def test_fields_have_the_offsets_of_the_specification() -> None:
     """One offset near the end of each long message; a wrong width before it would move it."""
     offsets = {(letter, field.name): field.start for letter, layout in LAYOUTS.items() for field in layout.fields}
     assert {offsets[letter, "timestamp_ns"] for letter in LAYOUTS} == {5}
@@ -54,7 +54,7 @@ def test_a_price_with_eight_decimals_has_eight_bytes() -> None:
 
 
 @given(messages())
-def test_what_is_encoded_is_decoded(message: itch.ItchMessage) -> None:
+def test_an_encoded_message_is_decoded(message: itch.ItchMessage) -> None:
     octets = itch.encode(message)
     assert itch.decode(octets) == message
     assert itch.encode(itch.decode(octets)) == octets
@@ -85,7 +85,7 @@ def test_a_refusal_names_the_type_and_the_field(octets: bytes, sentence: str) ->
     assert sentence in str(refusal.value)
 
 
-def test_a_value_that_has_no_bytes_is_refused_at_birth() -> None:
+def test_a_value_that_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(BadItch, match="stock_locate of message D is 65536; it must be a whole number from 0 to 65535"):
         itch.OrderDelete(65_536, 0, 0, 0)
     with pytest.raises(BadItch, match="stock of message N is 'TOOLONGNAME'"):

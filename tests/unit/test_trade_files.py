@@ -1,4 +1,4 @@
-"""Trades are read from CSV and Parquet exactly, and every fault of a file is one sentence."""
+"""Trades are read from CSV and Parquet exactly, and every error in a file is one sentence."""
 
 import csv
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def read(path: Path, time_unit: str | None = None) -> Trades:
 
 
 def written(path: Path, many: list[Trade]) -> Path:
-    """A file that says the same as these trades."""
+    """Write a file with these trades."""
     columns: dict[str, Any] = {
         "time": [trade.traded_at for trade in many],
         "symbol": [trade.symbol for trade in many],
@@ -93,7 +93,7 @@ def complaint(reading: Callable[[], object]) -> str:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(many=st.lists(trades, min_size=1, max_size=10))
 @settings(deadline=None, max_examples=50)
-def test_trades_survive_a_file_to_the_last_bit(suffix: str, many: list[Trade]) -> None:
+def test_trades_survive_a_file_exactly(suffix: str, many: list[Trade]) -> None:
     with TemporaryDirectory() as folder:
         path = written(Path(folder) / f"trades.{suffix}", many)
         assert read(path, "ns").tobytes() == b"".join(map(encode, many))
@@ -122,7 +122,7 @@ def test_other_columns_are_ignored_and_order_does_not_matter(tmp_path: Path) -> 
     assert (trade["quantity"], trade["trade_id"], trade["venue"]) == (3 * ONE, 9, b"XLON")
 
 
-def test_a_recording_of_three_venues_is_readable_as_it_is(tmp_path: Path) -> None:
+def test_a_recording_of_three_venues_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "recording.parquet"
     table = {
         "venue": pa.array(["SPOT", "FUTURES", "SPOT"], pa.large_string()),
@@ -172,13 +172,13 @@ def test_venues_keep_their_names_and_numbers_are_names(tmp_path: Path) -> None:
         ("s", f"{NOW_TEXT}Z", NOW),
     ],
 )
-def test_a_number_counts_the_unit_that_is_named(unit: str, text: str, instant: int, tmp_path: Path) -> None:
+def test_a_number_counts_the_named_unit(unit: str, text: str, instant: int, tmp_path: Path) -> None:
     path = csv_file(tmp_path, f"time,symbol,price,size\n{text},A,1,1\n")
     assert read(path, unit)["traded_at"].tolist() == [instant]
 
 
 @pytest.mark.parametrize(("unit", "step"), [("s", SECOND), ("ms", MILLISECOND), ("us", 1_000), ("ns", 1)])
-def test_a_column_of_numbers_counts_the_unit_that_is_named(unit: str, step: int, tmp_path: Path) -> None:
+def test_a_column_of_numbers_counts_the_named_unit(unit: str, step: int, tmp_path: Path) -> None:
     path = parquet_file(tmp_path, time=pa.array([NOW // step]))
     assert read(path, unit)["traded_at"].tolist() == [NOW // step * step]
 
@@ -192,7 +192,7 @@ def test_a_column_of_numbers_counts_the_unit_that_is_named(unit: str, step: int,
     ],
 )
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_time_that_no_nanoseconds_make_is_refused_with_its_likely_unit(
+def test_an_implausible_time_is_refused_with_its_likely_unit(
     time: int, remedy: str, suffix: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path / f"trades.{suffix}", [Trade(1, "A", ONE, ONE, NOW, 1), Trade(1, "A", ONE, ONE, time, 2)])
@@ -249,7 +249,7 @@ def test_whole_numbers_are_whole_prices(tmp_path: Path) -> None:
     assert read(parquet_file(tmp_path, price=pa.array([7])))["price"].tolist() == [7 * ONE]
 
 
-def test_a_narrow_float_means_what_it_shows(tmp_path: Path) -> None:
+def test_a_narrow_float_has_its_shortest_decimal_value(tmp_path: Path) -> None:
     found = read(parquet_file(tmp_path, price=pa.array([190.1], pa.float32())))["price"].tolist()
     assert found == [190_100_000_000]
 
@@ -262,7 +262,7 @@ def test_floats_are_rounded_to_the_nearest_unit(numbers: list[float]) -> None:
         rows = {"time": pa.array([NOW] * count), "symbol": ["A"] * count, "quantity": ["1"] * count}
         found = read(parquet_file(Path(folder), price=pa.array(numbers, pa.float64()), **rows))["price"].tolist()
     for number, fixed in zip(numbers, found, strict=True):
-        # A float that lies within 2**-23 of the middle between two units may go to either.
+        # A float within 2**-23 of the middle between two units may be rounded to either.
         assert abs(Fraction(number) * ONE - fixed) <= Fraction(1, 2) + Fraction(1, 1 << 23)
 
 
@@ -275,7 +275,7 @@ def test_floats_are_rounded_to_the_nearest_unit(numbers: list[float]) -> None:
 @example(text="-9223372036.854775809")
 @given(text=st.from_regex(r"-?[0-9]{0,11}(\.[0-9]{0,11})?(e-?[0-9]{1,2})?", fullmatch=True))
 @settings(deadline=None, max_examples=60)
-def test_a_file_takes_the_same_numbers_as_the_command_line(text: str) -> None:
+def test_a_file_accepts_the_same_numbers_as_the_command_line(text: str) -> None:
     with TemporaryDirectory() as folder:
         path = csv_file(Path(folder), f"time,symbol,size,price\n{NOW},A,1,{text}\n")
         try:
@@ -356,19 +356,19 @@ def test_a_bad_value_in_parquet_is_named_with_its_row(column: str, values: Any, 
         ("id", pa.array([1.0])),
     ],
 )
-def test_a_column_of_a_foreign_type_is_named_with_its_type(column: str, values: Any, tmp_path: Path) -> None:
+def test_a_column_of_a_wrong_type_is_named_with_its_type(column: str, values: Any, tmp_path: Path) -> None:
     sentence = complaint(lambda: read(parquet_file(tmp_path, **{column: values})))
     assert f"column {column} has the type {values.type}" in sentence
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_missing_file_is_complained_about_at_once(suffix: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"absent.{suffix}"
     assert complaint(lambda: read_trades(path)).endswith("No such file or directory")
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_an_empty_file_is_complained_about_at_once(suffix: str, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_at_once(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"empty.{suffix}"
     path.touch()
     assert "is empty" in complaint(lambda: read_trades(path))
@@ -382,12 +382,12 @@ def test_a_folder_is_no_trade_file(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_file_without_rows_is_complained_about(suffix: str, tmp_path: Path) -> None:
+def test_a_file_without_rows_is_refused(suffix: str, tmp_path: Path) -> None:
     path = written(tmp_path / f"none.{suffix}", [])
     assert "has no rows" in complaint(lambda: read(path))
 
 
-def test_a_missing_column_is_named_beside_those_that_are_there(tmp_path: Path) -> None:
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     sentence = complaint(lambda: read_trades(csv_file(tmp_path, "time,symbol,price\n1,A,1\n")))
     assert "has no column quantity or size or qty; its columns are time, symbol, price" in sentence
 
@@ -402,13 +402,13 @@ def test_a_row_of_another_width_is_named(tmp_path: Path) -> None:
     assert "row 2 has 3 values; the header names 4 columns" in complaint(lambda: read(path))
 
 
-def test_what_is_not_parquet_is_told_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.parquet"
     path.write_text("time,symbol,price,size\n1,A,1,1\n")
     assert "cannot be read as Parquet" in complaint(lambda: read_trades(path))
 
 
-def test_a_parquet_file_cut_short_is_told_so(tmp_path: Path) -> None:
+def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     whole = parquet_file(tmp_path).read_bytes()
     path = tmp_path / "cut.parquet"
     path.write_bytes(whole[: len(whole) // 2])
@@ -416,34 +416,34 @@ def test_a_parquet_file_cut_short_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"time,symbol,price,size\n1,\xff,1,1\n"])
-def test_what_is_not_text_is_no_csv(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_no_csv(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "binary.csv"
     path.write_bytes(content)
     assert "cannot be read as CSV" in complaint(lambda: read(path))
 
 
 @pytest.mark.parametrize("name", ["trades.txt", "trades", "trades.csv.gz"])
-def test_a_name_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_file_with_another_suffix_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     assert ".csv or .parquet" in complaint(lambda: read_trades(path))
 
 
 @pytest.mark.parametrize(("word", "flags"), [("BUY", 1), ("b", 1), ("sell", 2), ("A", 2), ("", 0), ("N", 0), ("2", 2)])
-def test_a_side_says_who_came_to_the_market(tmp_path: Path, word: str, flags: int) -> None:
+def test_a_side_names_the_aggressor_of_a_trade(tmp_path: Path, word: str, flags: int) -> None:
     file = tmp_path / "trades.csv"
     file.write_text(f"time,symbol,price,size,side\n{NOW},A,1,1,{word}\n")
     (trades,) = read_trades(file)
     assert trades["flags"].tolist() == [flags]
 
 
-def test_a_side_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_side_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "trades.csv"
     file.write_text(f"time,symbol,price,size,side\n{NOW},A,1,1,up\n")
     with pytest.raises(UserError, match="row 1: side is 'up'; expected buy, sell or nothing"):
         list(read_trades(file))
 
 
-def test_columns_without_a_place_in_a_trade_are_named(tmp_path: Path) -> None:
+def test_unused_columns_of_a_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "trades.csv"
     file.write_text(f"time,symbol,price,size,buyer_maker,note\n{NOW},A,1,1,true,x\n")
     assert ignored_columns(file) == ("buyer_maker", "note")

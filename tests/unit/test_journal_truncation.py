@@ -1,4 +1,4 @@
-"""Taking the end out of a journal: at any place, at once or not at all, and then it goes on with another one."""
+"""Truncating a journal: at any place, atomically, and it can be continued afterwards."""
 
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +15,7 @@ from fairtape.journal import Damaged, JournalEntry, JournalReader, SyncPolicy, v
 from fairtape.journal.truncation import PLAN_NAME, plan_truncation, truncate
 from unit import journal_values as values
 
-HISTORY = values.turbulent(40, seed=5)
+HISTORY = values.first_with_formations(40, seed=5)
 TOKENS = [ordered.token for ordered in values.messages_of(HISTORY)]
 
 
@@ -34,14 +34,14 @@ def write(directory: Path, history: list[Content], *, behind: int = 3, segment_s
     with values.open_writer(directory, segment_size_max=segment_size_max) as writer:
         unreleased: list[Ordered] = []
         for entry in history:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
             unreleased += values.messages_of([entry])
             if len(unreleased) > behind:
                 values.mark(writer, unreleased.pop(0))
 
 
 def kept(history: list[Content], token: int) -> list[Content]:
-    """A dumb twin: formations that no message follows go, too."""
+    """A simple reference: formations without a message after them are removed, too."""
     stays = list(history)
     while stays and (isinstance(stays[-1], FormationChange) or stays[-1].token > token):
         stays.pop()
@@ -59,10 +59,10 @@ def recovered(directory: Path) -> Recovered:
     behind=st.integers(0, 12),
     segment_size_max=st.sampled_from((1 << 10, 3 << 10, 1 << 20)),
 )
-def test_cut_anywhere_a_journal_stands_as_if_the_rest_had_never_been(
+def test_a_truncated_journal_equals_one_without_the_removed_entries(
     token: int, behind: int, segment_size_max: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Release marks of what stays are still there, also those that stood behind what went."""
+    """Release marks of the remaining entries are kept, also those that were after removed entries."""
     path = tmp_path_factory.mktemp("cut")
     write(path / "cut", HISTORY, behind=behind, segment_size_max=segment_size_max)
     marked = len(released(path / "cut"))
@@ -75,7 +75,7 @@ def test_cut_anywhere_a_journal_stands_as_if_the_rest_had_never_been(
     assert released(path / "cut") == expected
     with values.open_writer(path / "twin") as writer:
         for entry in stays:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
         for ordered in expected:
             values.mark(writer, ordered)
         assert now == writer.recovered
@@ -86,7 +86,7 @@ def test_cut_anywhere_a_journal_stands_as_if_the_rest_had_never_been(
 
 
 @pytest.mark.parametrize("token", [0, TOKENS[20], TOKENS[-2]])
-def test_a_journal_goes_on_after_a_cut_and_may_be_cut_again(tmp_path: Path, token: int) -> None:
+def test_a_journal_continues_after_a_truncation_and_may_be_truncated_again(tmp_path: Path, token: int) -> None:
     write(tmp_path, HISTORY)
     number = 100
     for _ in range(3):
@@ -95,14 +95,14 @@ def test_a_journal_goes_on_after_a_cut_and_may_be_cut_again(tmp_path: Path, toke
             number += 1
             following = values.stream(number, sequence=now.sequence, token=now.token + 1)
             entries = [replace(next(following), formation=number) for _ in range(20)]
-            writer.turn(values.formation_change(entries[0], number, broken=True), 0)
+            writer.append_formation(values.formation_change(entries[0], number, broken=True), 0)
             for ordered in entries:
                 writer.append(ordered, 0)
         assert verify(tmp_path).sound
         assert values.messages_of(contents(tmp_path))[-20:] == entries
 
 
-def test_nothing_above_is_nothing_to_do(tmp_path: Path) -> None:
+def test_nothing_changes_where_nothing_is_above_the_token(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
     with values.open_writer(tmp_path) as writer:
@@ -111,18 +111,18 @@ def test_nothing_above_is_nothing_to_do(tmp_path: Path) -> None:
     assert files == {file: file.stat().st_mtime_ns for file in tmp_path.iterdir() if file.name != "lock"}
 
 
-def test_an_empty_journal_can_be_cut_too(tmp_path: Path) -> None:
+def test_an_empty_journal_can_be_truncated(tmp_path: Path) -> None:
     with values.open_writer(tmp_path) as writer:
         assert writer.truncate_after(5) == Recovered.nothing()
 
 
-def test_formations_without_a_message_go_even_where_nothing_is_above(tmp_path: Path) -> None:
+def test_formations_without_a_message_are_removed_even_where_nothing_is_above(tmp_path: Path) -> None:
     one, two = values.first(2)
     history: list[Content] = [values.formation_change(one, 1), one, values.formation_change(two, 2)]
     history.append(values.formation_change(two, 3))
     with values.open_writer(tmp_path) as writer:
         for entry in history:
-            values.enter(writer, entry)
+            values.append_entry(writer, entry)
         assert (writer.recovered.number, writer.recovered.token) == (3, one.token)
         now = writer.truncate_after(two.token)
         assert (now.number, now.token, now.sequence) == (1, one.token, two.sequence)
@@ -132,21 +132,21 @@ def test_formations_without_a_message_go_even_where_nothing_is_above(tmp_path: P
     assert contents(tmp_path) == []
 
 
-def test_what_is_taken_out_is_set_aside_and_never_overwritten(tmp_path: Path) -> None:
+def test_removed_bytes_are_kept_and_never_overwritten(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     entry = encode_entry(HISTORY[-1])
     for _ in range(2):
         with values.open_writer(tmp_path, segment_size_max=2 << 10) as writer:
             writer.truncate_after(TOKENS[10])
             for again in HISTORY[len(kept(HISTORY, TOKENS[10])) :]:
-                values.enter(writer, again)
+                values.append_entry(writer, again)
     aside = [file.read_bytes() for file in tmp_path.iterdir() if ".cut-" in file.name]
     assert sum(content.count(entry) for content in aside) == 2
 
 
 @pytest.mark.parametrize("behind", [0, 8])
 @pytest.mark.parametrize("token", [0, TOKENS[7], TOKENS[25], TOKENS[-4]])
-def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, token: int, behind: int) -> None:
+def test_a_truncation_is_atomic_at_every_step(tmp_path: Path, token: int, behind: int) -> None:
     write(tmp_path / "whole", HISTORY, behind=behind)
     before = recovered(tmp_path / "whole")
     with values.open_writer(values.copy(tmp_path / "whole", tmp_path / "cut")) as writer:
@@ -157,7 +157,7 @@ def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, t
         torn = values.copy(tmp_path / "whole", tmp_path / f"torn-{steps}")
         done = len(list(islice(truncate(torn, plan_truncation(torn, token)), steps)))
         decided = (torn / PLAN_NAME).exists() or done < steps
-        assert verify(torn).sound  # a reader who comes in between
+        assert verify(torn).sound  # for a reader in between
         for _ in range(2):
             assert recovered(torn) == (after if decided else before)
             assert contents(torn) == (kept(HISTORY, token) if decided else HISTORY)
@@ -172,8 +172,8 @@ def test_interrupted_at_any_step_a_cut_has_happened_or_has_not(tmp_path: Path, t
     assert len(states) > 5
 
 
-def test_a_plan_half_carried_out_is_carried_out_from_the_beginning(tmp_path: Path) -> None:
-    """Also where the records that are written again are only there in part."""
+def test_a_partially_executed_plan_is_executed_again_from_the_start(tmp_path: Path) -> None:
+    """Also where only a part of the rewritten records is there."""
     write(tmp_path / "whole", HISTORY, behind=8)
     token = TOKENS[-6]
     plan = plan_truncation(tmp_path / "whole", token)
@@ -191,7 +191,7 @@ def test_a_plan_half_carried_out_is_carried_out_from_the_beginning(tmp_path: Pat
         assert verify(torn).sound
 
 
-def test_a_draft_that_was_never_a_plan_is_cleared_away(tmp_path: Path) -> None:
+def test_a_draft_that_was_not_renamed_is_deleted(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     (tmp_path / "cut.draft").write_bytes(b"half a pl")
     (tmp_path / "cut.tail").write_bytes(b"half a tail")
@@ -201,16 +201,16 @@ def test_a_draft_that_was_never_a_plan_is_cleared_away(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("cut.*"))
 
 
-def test_a_plan_that_says_nothing_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_a_malformed_plan_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     for content in (b"", b"FAIRTCUT", b"FAIRTCUT" + bytes(20)):
         (tmp_path / PLAN_NAME).write_bytes(content)
-        with pytest.raises(Damaged, match="does not say where"):
+        with pytest.raises(Damaged, match="not a truncation plan"):
             values.open_writer(tmp_path)
     assert contents(tmp_path) == HISTORY
 
 
-def test_under_the_policy_token_a_cut_is_as_safe_as_an_append(tmp_path: Path) -> None:
+def test_with_the_policy_token_a_truncation_is_as_durable_as_an_append(tmp_path: Path) -> None:
     write(tmp_path, HISTORY)
     with values.open_writer(tmp_path, SyncPolicy.TOKEN) as writer:
         writer.truncate_after(TOKENS[10])
@@ -218,8 +218,8 @@ def test_under_the_policy_token_a_cut_is_as_safe_as_an_append(tmp_path: Path) ->
     assert contents(tmp_path) == kept(HISTORY, TOKENS[10])
 
 
-def test_a_reader_that_follows_is_not_confused_by_a_cut_of_what_was_not_released(tmp_path: Path) -> None:
-    history = values.messages_of(values.turbulent(1)) + values.first(30)[1:]
+def test_a_following_reader_survives_the_truncation_of_unreleased_entries(tmp_path: Path) -> None:
+    history = values.messages_of(values.first_with_formations(1)) + values.first(30)[1:]
     for segment_size_max in (1 << 10, 1 << 20):
         path = tmp_path / str(segment_size_max)
         with values.open_writer(path, segment_size_max=segment_size_max) as writer:
@@ -237,5 +237,5 @@ def test_a_reader_that_follows_is_not_confused_by_a_cut_of_what_was_not_released
                     values.mark(writer, ordered)
                 assert [entry.ordered for entry in cursor] == history[5:]
                 writer.truncate_after(history[9].token)
-                with pytest.raises(Damaged, match="cut off while it was being read"):
+                with pytest.raises(Damaged, match="truncated while it was being read"):
                     list(cursor)

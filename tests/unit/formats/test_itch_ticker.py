@@ -1,4 +1,4 @@
-"""The unified ticker as ITCH: one message for each trade, nothing lost, and every site writes the same bytes."""
+"""The unified ticker as ITCH: one message per trade, without loss, and with the same bytes at every site."""
 
 from dataclasses import replace
 
@@ -54,15 +54,15 @@ def test_a_trade_is_this_message() -> None:
 
 def test_a_session_begins_with_its_directory_and_ends_with_an_event() -> None:
     writer, reader = TickerItch(LISTINGS, midnight_at=MIDNIGHT), TickerReader(midnight_at=MIDNIGHT)
-    told = [reader.read(message) for message in writer.opening(MIDNIGHT + 5)]
-    assert told[0] == SessionEvent("O", MIDNIGHT + 5)
-    assert told[1:4] == [Listing("AAPL", ""), Listing("AAPL", "XNYS"), Listing("AAPL", "")]
-    assert len(told) == 1 + len(LISTINGS) + 3
+    records = [reader.read(message) for message in writer.opening(MIDNIGHT + 5)]
+    assert records[0] == SessionEvent("O", MIDNIGHT + 5)
+    assert records[1:4] == [Listing("AAPL", ""), Listing("AAPL", "XNYS"), Listing("AAPL", "")]
+    assert len(records) == 1 + len(LISTINGS) + 3
     assert reader.read(writer.closing(MIDNIGHT + 6)) == SessionEvent("C", MIDNIGHT + 6)
 
 
 @given(st.lists(st.tuples(NUMBERS, trades()), max_size=12))
-def test_every_trade_is_one_message_that_says_all_of_it(numbered: list[tuple[int, Trade]]) -> None:
+def test_every_trade_is_one_message_without_loss(numbered: list[tuple[int, Trade]]) -> None:
     writer, reader = session()
     numbers = np.array([number for number, _ in numbered], np.uint64)
     written = writer.trades(numbers, as_records([trade for _, trade in numbered]))
@@ -86,24 +86,24 @@ def test_every_trade_is_one_message_that_says_all_of_it(numbered: list[tuple[int
         replace(TRADE, traded_at=MIDNIGHT + (1 << 48)),
     ],
 )
-def test_what_itch_has_no_room_for_goes_out_wide(trade: Trade) -> None:
+def test_a_trade_that_does_not_fit_into_itch_is_sent_wide(trade: Trade) -> None:
     writer, reader = session()
     message = writer.trade(5, trade)
     assert len(message) == WIDE_SIZE
     assert reader.read(message) == PrintedTrade(5, trade)
 
 
-def test_a_cancel_is_a_broken_trade_and_a_correction_a_new_one_besides() -> None:
+def test_a_cancel_is_a_broken_trade_and_a_correction_also_a_new_trade() -> None:
     writer, reader = session()
     assert reader.read(writer.cancel(9, at=MIDNIGHT + 7)) == CanceledPrint(9, MIDNIGHT + 7)
     named = Listing("AAPL", "XNYS")
     assert reader.read(writer.cancel(9, at=MIDNIGHT + 7, listing=named)) == CanceledPrint(9, MIDNIGHT + 7, named)
-    broken, anew = writer.correct(9, at=MIDNIGHT + 8, number=12, trade=TRADE)
+    broken, corrected = writer.correct(9, at=MIDNIGHT + 8, number=12, trade=TRADE)
     assert itch.decode(broken) == itch.ItchBrokenTrade(1, 1, 8, 9)
-    told = reader.read(broken)
-    assert isinstance(told, CanceledPrint)
-    assert told.corrected
-    assert reader.read(anew) == PrintedTrade(12, TRADE)
+    record = reader.read(broken)
+    assert isinstance(record, CanceledPrint)
+    assert record.corrected
+    assert reader.read(corrected) == PrintedTrade(12, TRADE)
 
 
 @given(mutated(trades().map(lambda trade: session()[0].trade(1, trade)) | messages().map(itch.encode)))
@@ -115,7 +115,7 @@ def test_hostile_messages_are_refused_and_nothing_else(message: bytes) -> None:
         return
 
 
-def test_a_directory_that_cannot_be_told_is_refused() -> None:
+def test_a_directory_that_cannot_be_encoded_is_refused() -> None:
     with pytest.raises(BadItch, match="listing is 'LONGERTHAN8' at ''"):
         TickerItch([Listing("LONGERTHAN8", "")], midnight_at=0)
     with pytest.raises(BadItch, match="twice"):

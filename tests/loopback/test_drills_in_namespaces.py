@@ -1,6 +1,6 @@
-"""Five sites, each on a machine of its own as far as the network can tell, and what befalls machines.
+"""Drills with five sites, each in a network namespace of its own, which stands for a machine.
 
-The suite holds two short drills. All of them, ten seconds long, are held with FAIRTAPE_DRILLS=all.
+The suite runs two short drills. With FAIRTAPE_DRILLS=all it runs all of them, ten seconds each.
 """
 
 import os
@@ -74,7 +74,7 @@ def test_the_token_site_is_killed(field: DrillTarget) -> None:
     expect_one_order(run_drill(field, drill(Fault.KILL, TOKEN_SITE)))
 
 
-def test_a_cable_is_pulled(field: DrillTarget, network: Machines) -> None:
+def test_a_site_is_disconnected_from_the_network(field: DrillTarget, network: Machines) -> None:
     def pull(_field: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> None:
         for node in victims:
             network.cable(node.host, plugged=False)
@@ -89,12 +89,12 @@ def test_a_cable_is_pulled(field: DrillTarget, network: Machines) -> None:
 
 @only_when_asked
 @pytest.mark.parametrize("victims", [(NEXT_SITE,), (LEADER,), ("s3", "s4")], ids=" ".join)
-def test_others_are_killed(field: DrillTarget, victims: tuple[str, ...]) -> None:
+def test_other_processes_are_killed(field: DrillTarget, victims: tuple[str, ...]) -> None:
     expect_one_order(run_drill(field, drill(Fault.KILL, *victims)))
 
 
 @only_when_asked
-def test_a_site_stands_still(field: DrillTarget) -> None:
+def test_a_site_is_stopped(field: DrillTarget) -> None:
     expect_one_order(run_drill(field, drill(Fault.PAUSE, TOKEN_SITE)))
 
 

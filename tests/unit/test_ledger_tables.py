@@ -1,4 +1,4 @@
-"""The ledger in a database: written live, killed, rebuilt, and always the same rows."""
+"""The ledger in a database: written live, after kills, or rebuilt, the rows are the same."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ ACCOUNTS = ("ann", "bob", "cyd", "dan")
 
 
 def session(seed: int, tokens: int = 40) -> list[Ordered]:
-    """Tokens with orders, cancels, replaces and withdrawals; token numbers have holes, as when nobody speaks."""
+    """Tokens with orders, cancels, replaces and withdrawals; token numbers have gaps, as for empty tokens."""
     chance, script = Random(seed), Script()
     opening = script.open()
     funding = [each for name in ACCOUNTS for each in script.fund(name, 10_000, 1_000)]
@@ -53,12 +53,12 @@ def session(seed: int, tokens: int = 40) -> list[Ordered]:
     return script.tokens
 
 
-def batches(tokens: list[Ordered], *, tells_empty: bool = False) -> Iterator[tuple[TransferBatch, Floor]]:
-    """What a floor's bookkeeper says, with or without news of empty tokens between."""
+def batches(tokens: list[Ordered], *, with_empty: bool = False) -> Iterator[tuple[TransferBatch, Floor]]:
+    """The batches of a floor's bookkeeper, with or without those of empty tokens."""
     floor = Floor(commit_passes=2)
     books = Bookkeeper(floor.ledger)
     for ordered in tokens:
-        while tells_empty and floor.token + 1 < ordered.token:
+        while with_empty and floor.token + 1 < ordered.token:
             token = floor.token + 1
             yield books.keep(floor.pass_token(token), token=token, sequence=ordered.sequence), floor
         outputs = floor.apply(ordered)
@@ -70,7 +70,7 @@ def batches(tokens: list[Ordered], *, tells_empty: bool = False) -> Iterator[tup
 def test_a_ledger_rebuilt_from_the_sequence_is_the_live_one_row_by_row(tmp_path: Path, seed: int) -> None:
     tokens = session(seed)
     live = LedgerStore(tmp_path / "live.sqlite")
-    for batch, floor in batches(tokens, tells_empty=True):
+    for batch, floor in batches(tokens, with_empty=True):
         live.write([batch])
         assert live.ledger().state_hash == floor.ledger.state_hash
     rebuilt = LedgerStore(tmp_path / "rebuilt.sqlite")
@@ -88,16 +88,16 @@ def test_a_ledger_rebuilt_from_the_sequence_is_the_live_one_row_by_row(tmp_path:
         store.close()
 
 
-def test_a_process_that_is_killed_goes_on_exactly_once(tmp_path: Path) -> None:
-    """It hands in everything again after each restart; what is in the tables changes nothing."""
+def test_a_killed_process_writes_every_batch_exactly_once(tmp_path: Path) -> None:
+    """It writes everything again after each restart; batches that are in the tables change nothing."""
     tokens, chance = session(7), Random(7)
     path = tmp_path / "ledger.sqlite"
     done = 0
     while done < len(tokens):
         done = min(done + chance.randrange(1, 12), len(tokens))
         store = LedgerStore(path)
-        told = batches(tokens[:done], tells_empty=chance.random() < 0.5)
-        for batch, _ in told:
+        written = batches(tokens[:done], with_empty=chance.random() < 0.5)
+        for batch, _ in written:
             store.write([batch])
         assert store.token == tokens[done - 1].token
         store.close()
@@ -112,7 +112,7 @@ def test_a_process_that_is_killed_goes_on_exactly_once(tmp_path: Path) -> None:
     assert store.state_hash() == whole.state_hash()
 
 
-def test_a_fault_in_the_tables_is_found(tmp_path: Path) -> None:
+def test_an_imbalance_in_the_tables_is_found(tmp_path: Path) -> None:
     store = LedgerStore(tmp_path / "ledger.sqlite")
     store.write([batch for batch, _ in batches(session(1))])
     assert store.imbalance() == []
@@ -128,7 +128,7 @@ def test_the_file_is_synchronised_with_the_disk(tmp_path: Path) -> None:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
 
 
-def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_balance_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     store = LedgerStore(tmp_path / "ledger.sqlite")
     with pytest.raises(UserError, match="the balance of cash of ann is larger"):
         store.write([TransferBatch(1, 2, balances=[AccountBalance("ann", "", 1 << 63, 0)])])
@@ -143,13 +143,13 @@ def test_what_cannot_be_held_is_said_before_anything_is_written(tmp_path: Path) 
         ("://", "no URL"),
     ],
 )
-def test_a_database_that_cannot_be_had_gives_one_sentence(address: str, said: str) -> None:
+def test_a_database_that_cannot_be_opened_is_one_sentence(address: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         LedgerStore(address)
 
 
 def test_every_trade_is_two_transfers_of_the_view(tmp_path: Path) -> None:
-    """Cash one way and shares the other, out of what the givers had reserved."""
+    """Cash one way and shares the other, out of the givers' reserved balances."""
     store = LedgerStore(tmp_path / "ledger.sqlite")
     store.write([batch for batch, _ in batches(session(2))])
     with store._engine.connect() as connection:
