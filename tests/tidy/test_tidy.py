@@ -62,7 +62,7 @@ BREACHES: dict[Rule, list[tuple[str, str]]] = {
     rules.names_of_tests_are_sentences: [(TEST, "def test_it_works(): ...\n"), (TEST, "def test_bounds(): ...\n")],
     rules.documents_name_only_what_exists: [
         ("README.md", "[the map](NOWHERE.md)\n"),
-        ("docs/guide.md", "[the map](README.md#top)\n"),
+        ("docs/guide.md", "[the map](ARCHITECTURE.md#top)\n"),
         ("README.md", "`src/fairtape/nowhere.py` does it\n"),
     ],
     rules.the_changelog_names_the_version: [

@@ -95,7 +95,7 @@ COMMANDS: Final = {
         "Journals and tables",
         "fairtape.cli.pipeline",
         "pipeline",
-        "Tables, proofs, reports and plans with Spark.",
+        "Process journals with Spark: tables, proofs, reports, plans.",
     ),
     "doctor": CommandEntry("Planning", "fairtape.cli.doctor", "doctor", "Check this machine and say what to improve."),
     "plan": CommandEntry(

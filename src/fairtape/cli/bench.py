@@ -126,7 +126,7 @@ REAL_TIME_WORDS: Final = {
 
 @click.group()
 def bench() -> None:
-    """Measure fairtape here, beside what it is compared with."""
+    """Measure fairtape here, next to a yardstick."""
 
 
 @bench.command()

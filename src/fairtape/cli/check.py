@@ -14,12 +14,6 @@ import click
 from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
-from fairtape.simulation import configuration as configurations
-from fairtape.simulation import failover as failovers
-from fairtape.simulation import fault_schedule as fault_schedules
-from fairtape.simulation.cluster_run import run_cluster
-from fairtape.simulation.failover import run_failover
-from fairtape.simulation.floor import run_floor
 
 if TYPE_CHECKING:
     from fairtape.simulation.campaign import CampaignTally, Distribution, Run
@@ -52,7 +46,7 @@ def check(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Run simulated worlds and check every guarantee in each.
+    """Simulate rings with faults and check every guarantee.
 
     Each world is drawn from a seed: its sites, timing, links and faults. A world is one ring, or with --healing a whole
     deployment: loops, reformation servers and their store, under crashes, pauses, partitions, clock errors, lost
@@ -105,6 +99,7 @@ class RunKind:
 
 
 def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
+    from fairtape.simulation import configuration
     from fairtape.simulation.ring_run import run_seed
 
     chosen = [flag for flag, given in flags.items() if given]
@@ -113,27 +108,32 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
     if chosen and loss is not None:
         raise UserError(f"--loss is {loss:g}; only worlds of one ring take it, leave it out")
     if chosen:
-        return KINDS[chosen[0]]
+        return _kinds()[chosen[0]]
     return RunKind(
         "ring",
         partial(run_seed, loss=loss),
-        lambda seed: configurations.draw(seed, loss=loss).describe(),
+        lambda seed: configuration.draw(seed, loss=loss).describe(),
         () if loss is None else ("--loss", f"{loss:g}"),
         "declared a failure",
     )
 
 
-KINDS: Final = {
-    "--healing": RunKind(
-        "healing", run_cluster, lambda seed: fault_schedules.draw(seed).describe(), ("--healing",), "had to reform"
-    ),
-    "--failover": RunKind(
-        "failover", run_failover, lambda seed: failovers.draw(seed).describe(), ("--failover",), "had to reform"
-    ),
-    "--floor": RunKind(
-        "floor", run_floor, lambda seed: fault_schedules.draw(seed).describe(), ("--floor",), "had to reform"
-    ),
-}
+def _kinds() -> dict[str, RunKind]:
+    from fairtape.simulation import failover, fault_schedule
+    from fairtape.simulation.cluster_run import run_cluster
+    from fairtape.simulation.floor import run_floor
+
+    def schedule(seed: int) -> str:
+        return fault_schedule.draw(seed).describe()
+
+    def failure(seed: int) -> str:
+        return failover.draw(seed).describe()
+
+    return {
+        "--healing": RunKind("healing", run_cluster, schedule, ("--healing",), "had to reform"),
+        "--failover": RunKind("failover", failover.run_failover, failure, ("--failover",), "had to reform"),
+        "--floor": RunKind("floor", run_floor, schedule, ("--floor",), "had to reform"),
+    }
 
 
 def _check_options(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from fairtape.cli.terminal import check_within, counted
+from fairtape.core.addresses import is_host
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.ring.membership.topology import Excess, Remedy
@@ -67,27 +68,14 @@ def init(
     deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
     sustain is chosen, and the file names it.
     """
-    from fairtape.core.addresses import is_host
     from fairtape.deployment.config.description import FILE
-    from fairtape.deployment.operations.draft import (
-        EDGE_STRIPES_MAX,
-        REFORMERS_MAX,
-        SITES_MAX,
-        SOURCES_MAX,
-        Draft,
-        create_deployment,
-    )
+    from fairtape.deployment.operations.draft import Draft, create_deployment
     from fairtape.storage.formation_stores import check_store
 
     if sites is not None and loops is not None:
         raise UserError(f"--sites is {sites} and --loops is {loops!r}; give one of them")
-    check_within("--sites", sites, 1, SITES_MAX)
-    check_within("--reformers", reformers, 1, REFORMERS_MAX)
-    check_within("--sources", sources, 1, SOURCES_MAX)
-    check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
-    for host in address:
-        if not is_host(host):
-            raise UserError(f"--address is {host!r}; give the name or the IPv4 address of a machine")
+    _check_counts(sites=sites, reformers=reformers, sources=sources, edge=edge)
+    _check_hosts(address)
     check_store(store)
     if not _RESILIENCE.fullmatch(resilience):
         raise UserError(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
@@ -109,6 +97,21 @@ def init(
     chosen = "" if profile is not None else ", the fastest that this machine sustains" if draft.local else ""
     click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}{chosen}; start it with:")
     click.echo(f"  fairtape up {directory}")
+
+
+def _check_counts(*, sites: int | None, reformers: int, sources: int, edge: int | None) -> None:
+    from fairtape.deployment.operations.draft import EDGE_STRIPES_MAX, REFORMERS_MAX, SITES_MAX, SOURCES_MAX
+
+    check_within("--sites", sites, 1, SITES_MAX)
+    check_within("--reformers", reformers, 1, REFORMERS_MAX)
+    check_within("--sources", sources, 1, SOURCES_MAX)
+    check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
+
+
+def _check_hosts(hosts: tuple[str, ...]) -> None:
+    for host in hosts:
+        if not is_host(host):
+            raise UserError(f"--address is {host!r}; give the name or the IPv4 address of a machine")
 
 
 def _sizes(loops: str) -> tuple[int, ...]:

@@ -160,7 +160,7 @@ def listen(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Print the one order of a deployment, or of a ring started here.
+    """Print what a deployment releases, or a ring started here.
 
     Where DIRECTORY holds a deployment that runs, this is what one of its sites on this machine releases, from now on or
     from --from-seq on; when that site fails, it goes on with another. A change of formation is a line of its own at its

@@ -20,7 +20,7 @@ from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.core.percentiles import Rank, percentile
-from fairtape.simulation.scale import Measured, Size
+from fairtape.simulation.scale import Size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairtape.simulation.failover import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
     from fairtape.simulation.ring_run import RunOutcome
+    from fairtape.simulation.scale import Measured
 
 SEED_MAX: Final = 10**18
 SEEDS_MAX: Final = 10**9
@@ -214,7 +215,6 @@ SITES_MIN: Final = 9  # two levels of loops of three
 SITES_MAX: Final = 20_000  # the memory of an ordinary machine
 TOKENS_MAX: Final = 100_000
 TREE_LOSS_MAX: Final = 0.02
-DEFAULT_SIZE: Final = Size(sites=0)
 SCALE_HEADINGS: Final = (
     "sites", "loops", "k_p", "tokens", "primary", "others", "NACKs", "at once", "lost", "repairs", "lag ms",
 )  # fmt: skip
@@ -234,15 +234,15 @@ Formations are installed at the beginning; there are no reformation servers in t
 
 @click.command()
 @click.option("--sites", type=int, multiple=True, help="How many sites; may be repeated.  [default: 100 1000 10000]")
-@click.option("--levels", default=DEFAULT_SIZE.levels, show_default=True, help="Levels of loops.")
-@click.option("--tokens", default=DEFAULT_SIZE.tokens, show_default=True, help="Tokens that pass in the primary loop.")
+@click.option("--levels", default=2, show_default=True, help="Levels of loops.")
+@click.option("--tokens", default=200, show_default=True, help="Tokens that pass in the primary loop.")
 @click.option(
     "--loss",
-    default=DEFAULT_SIZE.tree_loss,
+    default=0.002,
     show_default=True,
     help="The share of datagrams that each branch of the tree loses, for all sites behind it.",
 )
-@click.option("--seed", default=DEFAULT_SIZE.seed, show_default=True, help="Draws the tree and its losses.")
+@click.option("--seed", default=1, show_default=True, help="Draws the tree and its losses.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def scale(
@@ -267,17 +267,17 @@ def scale(
     for number in sites:
         check_within("--sites", number, SITES_MIN, SITES_MAX)
         _check_hierarchy(number, levels)
-    sizes = sizes_of(sites or SITES, replace(DEFAULT_SIZE, levels=levels, tokens=tokens, tree_loss=loss, seed=seed))
+    sizes = sizes_of(sites or SITES, Size(sites=0, levels=levels, tokens=tokens, tree_loss=loss, seed=seed))
     if not show_scale(sizes, as_json=as_json):
         ctx.exit(EXIT_BROKEN)
 
 
-def sizes_of(sites: Iterable[int], like: Size) -> list[Size]:
+def sizes_of(sites: Iterable[int], like: "Size") -> list["Size"]:
     """Two rows for each number of sites: all members request at once, and sets take turns."""
     return [replace(like, sites=number, taking_turns=turns) for number in sites for turns in (False, True)]
 
 
-def show_scale(sizes: Sequence[Size], *, as_json: bool) -> bool:
+def show_scale(sizes: Sequence["Size"], *, as_json: bool) -> bool:
     """Measure and print all rows; whether all promises were kept."""
     from rich.console import Console
 
@@ -304,7 +304,7 @@ def _check_hierarchy(sites: int, levels: int) -> None:
         raise UserError(f"--levels is {levels}; give 2 or more, for one loop alone does not grow")
 
 
-def _measure_all(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:
+def _measure_all(sizes: Sequence["Size"], *, quiet: bool) -> Iterator["Measured"]:
     from rich.progress import TaskProgressColumn
 
     from fairtape.simulation.scale import measure
@@ -316,7 +316,7 @@ def _measure_all(sizes: Sequence[Size], *, quiet: bool) -> Iterator[Measured]:
             yield measure(size, lambda share, task=task: bar.update(task, completed=share))  # type: ignore[misc]
 
 
-def _scale_row(row: Measured) -> Iterator[str]:
+def _scale_row(row: "Measured") -> Iterator[str]:
     yield f"{row.size.sites:,}"
     yield f"{row.loops} of {row.loop_sites}"
     yield str(row.request_sets)
@@ -330,7 +330,7 @@ def _scale_row(row: Measured) -> Iterator[str]:
     yield f"{row.lag_max / 1e6:,.0f}"
 
 
-def _scale_fields(row: Measured) -> dict[str, object]:
+def _scale_fields(row: "Measured") -> dict[str, object]:
     fields = asdict(row)
     lag = fields.pop("lag_max")
     derived = {

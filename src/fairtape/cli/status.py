@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status
-
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
     from fairtape.deployment.config.description import Deployment, Node
+    from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status
     from fairtape.deployment.status_files import RunFolder
     from fairtape.edge.service.status import PublisherStatus
 
+    Statuses = Mapping[str, Status]  # by name of the process
+
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
-
-Statuses = Mapping[str, Status]  # by name of the process
 
 
 @click.command()
@@ -64,7 +63,7 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     ctx.exit(0 if _statuses(deployment, run) else EXIT_DOWN)
 
 
-def _statuses(deployment: "Deployment", run: "RunFolder") -> Statuses:
+def _statuses(deployment: "Deployment", run: "RunFolder") -> "Statuses":
     from fairtape.deployment.process.edge import edge_names
 
     return run.statuses([*deployment.nodes, *edge_names(deployment), *_floor_processes(deployment)])
@@ -110,7 +109,7 @@ def _floor_processes(deployment: "Deployment") -> list[str]:
     return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(NodeKind.SOURCE))]
 
 
-def _floor_table(names: list[str], statuses: Statuses) -> "Table":
+def _floor_table(names: list[str], statuses: "Statuses") -> "Table":
     from rich.table import Table
 
     from fairtape.deployment.status import ArbiterStatus, GatewayStatus
@@ -126,7 +125,7 @@ def _floor_table(names: list[str], statuses: Statuses) -> "Table":
     return table
 
 
-def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
+def _floor_activity(process: "ArbiterStatus | GatewayStatus") -> str:
     from fairtape.deployment.status import ArbiterStatus
 
     if isinstance(process, ArbiterStatus):
@@ -141,7 +140,7 @@ def _floor_activity(process: ArbiterStatus | GatewayStatus) -> str:
     return "; ".join(parts)
 
 
-def _edge_table(deployment: "Deployment", statuses: Statuses) -> "Table":
+def _edge_table(deployment: "Deployment", statuses: "Statuses") -> "Table":
     from rich.table import Table
 
     from fairtape.deployment.process.supervisor import BESIDE
@@ -157,7 +156,7 @@ def _edge_table(deployment: "Deployment", statuses: Statuses) -> "Table":
     return table
 
 
-def _edge_cells(publisher: "PublisherStatus | None", edge: EdgeStatus | None) -> Iterator[str]:
+def _edge_cells(publisher: "PublisherStatus | None", edge: "EdgeStatus | None") -> Iterator[str]:
     """The publisher of a site, and the retransmit server beside it."""
     from fairtape.edge.protocol.remulticast import RemulticastCounts
 
@@ -180,7 +179,7 @@ def _edge_cells(publisher: "PublisherStatus | None", edge: EdgeStatus | None) ->
         yield "speaks" if publisher.speaks else publisher.reason
 
 
-def _site_row(node: "Node", site: Status | None) -> tuple[str, ...]:
+def _site_row(node: "Node", site: "Status | None") -> tuple[str, ...]:
     from fairtape.deployment.status import SiteStatus
 
     if not isinstance(site, SiteStatus):
@@ -200,7 +199,7 @@ def _site_row(node: "Node", site: Status | None) -> tuple[str, ...]:
     )
 
 
-def _server_row(node: "Node", server: Status | None) -> tuple[str, ...]:
+def _server_row(node: "Node", server: "Status | None") -> tuple[str, ...]:
     from fairtape.deployment.status import ReformerStatus
 
     if not isinstance(server, ReformerStatus):
@@ -210,5 +209,5 @@ def _server_row(node: "Node", server: Status | None) -> tuple[str, ...]:
     return node.name, f"leads: {server.phase}", str(server.term), str(server.formation), " ".join(server.members)
 
 
-def _source_line(source: LoadStatus) -> str:
+def _source_line(source: "LoadStatus") -> str:
     return f"{source.name}: {source.published:,} messages published, {source.acknowledged:,} acknowledged"
