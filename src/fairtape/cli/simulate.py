@@ -20,7 +20,6 @@ from fairtape.cli.terminal import EXIT_BROKEN, check_within
 from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.core.percentiles import Rank, percentile
-from fairtape.simulation.scale import Size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from fairtape.simulation.failover import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
     from fairtape.simulation.ring_run import RunOutcome
-    from fairtape.simulation.scale import Measured
+    from fairtape.simulation.scale import Measured, Size
 
 SEED_MAX: Final = 10**18
 SEEDS_MAX: Final = 10**9
@@ -260,7 +259,7 @@ def scale(
 
     10,000 sites take some minutes for each row, and some gigabytes of memory.
     """
-    from fairtape.simulation.scale import SETTLING_TOKENS
+    from fairtape.simulation.scale import SETTLING_TOKENS, Size
 
     check_within("--tokens", tokens, SETTLING_TOKENS + 1, TOKENS_MAX)
     check_within("--loss", loss, 0.0, TREE_LOSS_MAX, hint=", such as 0.002 for 0.2 %")
