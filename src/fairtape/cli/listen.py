@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from fairtape.cli.output_thread import OutputThread
-from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
 from fairtape.cli.terminal import EXIT_BROKEN, check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.follow.site_failover import SiteFailover
-from fairtape.deployment.process.children import Interrupts
-from fairtape.net.clock import SharedClock
-from fairtape.wire.frames import NUMBER_MAX, NodeId
 
 if TYPE_CHECKING:
+    from fairtape.cli.tape import TapePrinter
     from fairtape.deployment.config.description import Deployment
-    from fairtape.deployment.follow.site_failover import SiteEvent
+    from fairtape.deployment.follow.site_failover import SiteEvent, SiteFailover
+    from fairtape.deployment.process.children import Interrupts
     from fairtape.deployment.process.local_cluster import LocalCluster
+    from fairtape.wire.frames import NodeId
 
 SITES_MAX: Final = 16
 SOURCES: Final = 8
@@ -86,6 +83,7 @@ def listen(
     """
     from fairtape.deployment.config.description import FILE, is_temporary, read_deployment
     from fairtape.deployment.lock_file import is_running
+    from fairtape.wire.frames import NUMBER_MAX
 
     check_within("--seconds", seconds, 0.001, SECONDS_MAX)
     if (directory / FILE).exists():
@@ -123,6 +121,9 @@ def tune_in(
     deployment: "Deployment", site: str | None, from_sequence: int | None, *, period: Duration, as_json: bool
 ) -> list[str]:
     """Print what a deployment that runs releases, until Ctrl-C; why it ended otherwise."""
+    from fairtape.deployment.follow.site_failover import SiteFailover
+    from fairtape.deployment.process.children import Interrupts
+
     failover = SiteFailover(deployment, only=site)
     chosen = failover.choose()
     if chosen is None:
@@ -142,8 +143,10 @@ def run_temporary(
     deployment: "Deployment", site: str | None, from_sequence: int | None, *, period: Duration, as_json: bool
 ) -> list[str]:
     """Run a deployment and print what it releases, until Ctrl-C; why it ended otherwise."""
+    from fairtape.deployment.follow.site_failover import SiteFailover
     from fairtape.deployment.lock_file import folder_lock
     from fairtape.deployment.operations.doctor import check_ready
+    from fairtape.deployment.process.children import Interrupts
     from fairtape.deployment.process.local_cluster import LocalCluster
 
     failover = SiteFailover(deployment, only=site)
@@ -183,7 +186,7 @@ def _released_end(deployment: "Deployment") -> int:
     return max((released_end(JournalReader.open(each)) for each in journals if each.exists()), default=1)
 
 
-def _await_site(failover: SiteFailover, checks: "ClusterChecks", interrupts: Interrupts) -> NodeId | None:
+def _await_site(failover: "SiteFailover", checks: "ClusterChecks", interrupts: "Interrupts") -> "NodeId | None":
     """The first site that serves; None after Ctrl-C, or where the deployment fails."""
     from fairtape.journal.follow import POLL_PERIOD
 
@@ -228,8 +231,12 @@ class TapeListener:
     """Prints what a site releases, and goes on with another site when that one no longer serves."""
 
     def __init__(
-        self, failover: SiteFailover, site: NodeId, from_sequence: int, interrupts: Interrupts, *, as_json: bool
+        self, failover: "SiteFailover", site: "NodeId", from_sequence: int, interrupts: "Interrupts", *, as_json: bool
     ) -> None:
+        from fairtape.cli.output_thread import OutputThread
+        from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
+        from fairtape.net.clock import SharedClock
+
         lines = (JsonLines if as_json else TextLines)(failover.names)
         follower = failover.follow(site, from_sequence=from_sequence)
         self.tape = TapePrinter(follower, OutputThread(sys.stdout.fileno()), lines)
@@ -242,6 +249,7 @@ class TapeListener:
 
         `failed` is called often and says why the deployment cannot go on.
         """
+        from fairtape.cli.tape import Progress
         from fairtape.journal.follow import POLL_PERIOD
         from fairtape.journal.format import Damaged
 
@@ -265,7 +273,7 @@ class TapeListener:
         """Let the reader take what was printed, until one more Ctrl-C; whether it took all of it."""
         return self.tape.flush(self._given_up())
 
-    def finish(self, sites: Sequence[NodeId], ended: list[str]) -> bool:
+    def finish(self, sites: "Sequence[NodeId]", ended: list[str]) -> bool:
         """Print the rest of what these sites released before they stopped; whether the reader took all of it.
 
         Damage of a journal is added to `ended`.
@@ -282,7 +290,7 @@ class TapeListener:
         return lambda: self._interrupts.count >= enough
 
 
-def _event_text(event: "SiteEvent", names: Mapping[NodeId, str]) -> str:
+def _event_text(event: "SiteEvent", names: "Mapping[NodeId, str]") -> str:
     from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent
 
     name = names[event.site]
@@ -304,7 +312,7 @@ def _nobody(deployment: "Deployment", site: str | None) -> str:
     )
 
 
-def _summary(tape: TapePrinter, *, complete: bool) -> str:
+def _summary(tape: "TapePrinter", *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     breaks = f", {counted(printed.breaks, 'break')}" if printed.breaks else ""

@@ -69,7 +69,7 @@ def publish_command(
 ) -> None:
     """Publish a file of trades into a ring.
 
-    The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with
+    DIRECTORY holds a deployment that `fairtape listen` or `fairtape up` runs. FILE is CSV or Parquet with
     time, symbol, price and quantity, and optionally venue, trade_id and side; or DBN; or a day of ITCH 5.0 (.itch),
     whose executions are published under their match numbers.
 
