@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairtape.core.effects import Ordered, Release
-from fairtape.deployment.config.ring_folder import RingFolder
 from fairtape.deployment.operations.draft import Draft, create_deployment
-from fairtape.deployment.ring_plan import RingPlan
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.journal import format as records
 from fairtape.journal.truncation import plan_truncation, truncate
-from fairtape.net.transports import Groups, Peer, Role
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage.trace_files import TraceWriter
-from golden.ring_values import AT, FORMATION, KEYS, STRIPE, formation_change, ordered
+from golden.ring_values import AT, STRIPE, formation_change, ordered
 
 TOKENS = range(40, 60)
 
@@ -107,13 +104,3 @@ def deployment(folder: Path) -> Iterator[tuple[str, bytes | str]]:
         content = json.loads(path.read_text())
         sizes = {kind: {node: len(key) for node, key in content[kind].items()} for kind in ("sites", "sources")}
         yield f"keys/{path.name} with sizes in the place of keys", json.dumps(content | sizes)
-    ring = folder / "ring"
-    ring.mkdir()
-    book = {1: Peer("127.0.0.1", 17_001, Role.SITE), 101: Peer("127.0.0.1", 17_101, Role.SOURCE)}
-    for groups in (None, Groups()):
-        RingFolder(ring).write(
-            RingPlan(formation=FORMATION, keys=KEYS.for_source(101), book=book, groups=groups, stripe=3)
-        )
-        for path in sorted(each for each in ring.rglob("*") if each.is_file()):
-            name = f"ring/{path.relative_to(ring).as_posix()} {'with' if groups else 'without'} multicast"
-            yield name, path.read_text()

@@ -38,6 +38,18 @@ def await_line(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"the command ended without printing {text!r}")
 
 
+def lines_of(process: subprocess.Popen[str], count: int, text: str) -> list[str]:
+    """The lines of a command, until `count` of them contain this text."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        count -= text in line
+        if not count:
+            return lines
+    raise AssertionError(f"{count} lines are missing")
+
+
 def interrupt(process: subprocess.Popen[str]) -> None:
     """SIGINT as a terminal sends it: to the command and to its children."""
     os.killpg(process.pid, signal.SIGINT)

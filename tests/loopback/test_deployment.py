@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loopback.commands import await_line, finish, interrupt, run, start
+from loopback.commands import await_line, finish, interrupt, lines_of, run, start
 
 PATIENCE = 60.0  # seconds, for a busy machine
 
@@ -138,18 +138,6 @@ def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) 
         code, output, errors = finish(late)
         assert (code, output) == (1, "")
         assert errors.endswith("fairtape: the deployment has stopped\n")
-
-
-def lines_of(process: "Popen[str]", count: int, text: str) -> list[str]:
-    """The lines of a command, until `count` of them contain this text."""
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line)
-        count -= text in line
-        if not count:
-            return lines
-    raise AssertionError(f"{count} lines are missing")
 
 
 @pytest.mark.parametrize(

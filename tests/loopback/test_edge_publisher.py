@@ -194,9 +194,8 @@ def test_a_site_without_the_plan_sends_nothing_until_it_has_it_and_then_everythi
 
 
 def test_an_interface_without_a_socket_does_not_stop_the_site(tmp_path: Path) -> None:
-    from fairtape.deployment.config.draft import Draft, create_deployment
-
     from fairtape.deployment.config.description import read_deployment
+    from fairtape.deployment.operations.draft import Draft, create_deployment
     from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
 
     folder = tmp_path / "new"

@@ -53,7 +53,7 @@ def furnish(folder: Path) -> None:
         assert run("accounts", "add", folder, name, "--password", PASSWORD)[0] == 0
     door = publish_target(folder)
     terms = OpenMarket(101, 1, "MSFT", Continuous(), ONE // 100, ONE)
-    publish_once(door.plan_for(101), 101, [encode(terms)])
+    publish_once(door.source_config(101), [encode(terms)])
     for words in (("ann", "MSFT", "100"), ("bob", "cash", "1000")):
         assert run("accounts", "fund", folder, *words, "--source", "XNYS")[0] == 0
 
@@ -101,7 +101,7 @@ def test_a_gateway_whose_floor_was_revoked_is_rebuilt_while_traders_stay(tmp_pat
         options = GatewayOptions(entry=("127.0.0.1", 0), ledger=str(ledger))
         status_file = StatusFile(RunFolder(folder), "XLON.gateway")
         process = GatewayProcess(
-            read_deployment(folder), publish_target(folder).plan_for(102), 102, "XLON", options, status_file
+            read_deployment(folder), publish_target(folder).source_config(102), "XLON", options, status_file
         )
         trading: list[Future[None]] = []
 

@@ -1,4 +1,4 @@
-"""A temporary ring in a folder: what is published comes out in one order, and every mistake is one sentence."""
+"""A temporary deployment: what is published comes out in one order, and every mistake is one sentence."""
 
 import json
 import os
@@ -7,23 +7,21 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import pytest
 
-from fairtape.core.timing import PROFILES
-from fairtape.deployment.config.ring_folder import SOURCES, RingFolder
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.cli.listen import SOURCES
+from fairtape.deployment.config.description import FILE, NodeKind, read_deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
+from fairtape.deployment.status_files import RunFolder
 from fairtape.journal import verify
-from fairtape.net.loopback import loopback_book
-from fairtape.net.udp import bind
-from fairtape.ring.membership.formation import Formation
-from fairtape.wire.seals import KEY_SIZE, Keys
-from loopback.commands import PATIENCE, await_line, finish, interrupt, run, start
+from loopback.commands import PATIENCE, await_line, finish, interrupt, lines_of, run, start
 
 CSV = """time,symbol,price,quantity,venue,trade_id
 2024-08-09T00:00:00.300Z,BTC,61804.8,0.25,XLON,3
@@ -34,12 +32,24 @@ CSV = """time,symbol,price,quantity,venue,trade_id
 
 @contextmanager
 def ring(folder: Path, *arguments: object) -> Iterator[Popen[str]]:
+    """A temporary deployment. When the command is killed, its processes end."""
     listen = start("listen", folder, *arguments)
     try:
         await_line(listen, "publish from another terminal")
         yield listen
     finally:
         listen.kill()
+
+
+def trades_among(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """The trades among JSON lines. Formations are lines as well."""
+    return [line for line in map(json.loads, lines) if line["kind"] == "trade"]
+
+
+def pids_of(folder: Path) -> dict[str, int]:
+    """The processes of a deployment that run."""
+    names = [*read_deployment(folder).nodes]
+    return {name: status.pid for name, status in RunFolder(folder).statuses(names).items()}
 
 
 @pytest.fixture
@@ -62,7 +72,9 @@ def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: P
         interrupt(listen)
         code, output, errors = finish(listen)
     assert code == 0
-    lines = [json.loads(line) for line in output.splitlines()]
+    assert not pids_of(folder)
+    assert json.loads(output.splitlines()[0])["members"] == ["s1", "s2", "s3"]
+    lines = trades_among(output.splitlines())
     assert [line["sequence"] for line in lines] == list(range(1, 3 + 3 + 4_000 + 2 + 1))
     assert [line["trade_id"] for line in lines[:3]] == [3, 1, 2]  # in the order of the file
     assert [line["trade_id"] for line in lines[3:6]] == [1, 2, 3]  # in the order of time
@@ -80,13 +92,11 @@ def test_what_is_published_is_listened_to_in_one_order(tmp_path: Path, trades: P
         "traded_at_ns": 1_723_161_600_300_000_000,
         "trade_id": 3,
     }
-    journals = list(folder.glob("journals/*/site-*"))
-    assert len(journals) == 3
+    journals = sorted(folder.glob("journals/*"))
+    assert [journal.name for journal in journals] == ["s1", "s2", "s3"]
     assert len({verify(journal).digest for journal in journals}) == 1
-    keys = sorted((folder / "keys").iterdir())
-    assert [key.name for key in keys] == sorted(f"{venue.name}.json" for venue in SOURCES.values())
-    assert {stat.S_IMODE(key.stat().st_mode) for key in keys} == {0o600}
-    assert {len(json.loads(key.read_text())["key"]) for key in keys} == {2 * KEY_SIZE}
+    assert {stat.S_IMODE(key.stat().st_mode) for key in (folder / "keys").iterdir()} == {0o600}
+    assert len(read_deployment(folder).of_kind(NodeKind.SOURCE)) == SOURCES
 
 
 @pytest.mark.alone
@@ -97,7 +107,8 @@ def test_a_mesh_of_two_sites_prints_lines_until_its_time_is_over(tmp_path: Path,
         code, output, errors = finish(listen)
     assert code == 0
     assert "3 trades in one order" in errors
-    first = output.splitlines()[0].split()
+    formation, first = (line.split() for line in output.splitlines()[:2])
+    assert formation[2:] == ["FORMATION", *["formation", "1", "of", "s1", "s2,", "from", "number", "1", "on"]]
     assert first[0] == "1"
     assert first[2:] == ["XNYS", "XLON", "BTC", "61804.8", "0.25"]
 
@@ -112,7 +123,7 @@ def test_files_of_several_venues_keep_their_venues_apart(tmp_path: Path, trades:
         assert run("publish", folder, other)[0] == 0
         interrupt(listen)
         _, output, _ = finish(listen)
-    assert [json.loads(line)["venue"] for line in output.splitlines()] == ["MOON"] * 3 + ["MARS"] * 3
+    assert [trade["venue"] for trade in trades_among(output.splitlines())] == ["MOON"] * 3 + ["MARS"] * 3
 
 
 @pytest.mark.alone
@@ -128,23 +139,39 @@ def test_a_reader_that_reads_nothing_delays_neither_the_ring_nor_its_end(tmp_pat
         assert listen.stderr is not None
         errors = listen.stderr.read()
     assert code == 0, errors
-    assert " trades printed, then " in errors
-    assert {verify(journal).released_sequence for journal in folder.glob("journals/*/site-*")} == {40_000}
+    assert {verify(journal).released_sequence for journal in folder.glob("journals/*")} == {40_000}
+    assert "; then the reader took no more lines: go on with --from-seq " in errors
+    rest = int(errors.partition("--from-seq ")[2].partition(";")[0])
+    with ring(folder, "--json", "--from-seq", rest) as listen:
+        trades = trades_among(lines_of(listen, 40_001 - rest, '"kind":"trade"'))
+        assert [trade["sequence"] for trade in trades] == list(range(rest, 40_001))
+        interrupt(listen)
+        assert finish(listen)[0] == 0
 
 
 @pytest.mark.alone
-def test_when_a_site_is_killed_the_others_report_it(tmp_path: Path, trades: Path) -> None:
+def test_when_the_printed_site_is_killed_the_others_go_on_and_it_is_started_again(tmp_path: Path) -> None:
     folder = tmp_path / "ring"
-    with ring(folder) as listen:
-        assert run("publish", folder, trades)[0] == 0
-        (lock,) = folder.glob("journals/*/site-1/lock")
-        os.kill(int(lock.read_text()), signal.SIGKILL)
+    listen = start("listen", folder, "--json")
+    try:
+        printed = await_line(listen, "publish from another terminal").partition("what site ")[2].split()[0]
+        assert run("publish", folder, "--generate", 1_000)[0] == 0
+        os.kill(pids_of(folder)[printed], signal.SIGKILL)
+        await_line(listen, f"{printed} was ended by SIGKILL")
+        assert run("publish", folder, "--generate", 1_000, "--source", "XLON")[0] == 0
+        await_line(listen, f"starting {printed} again")
+        lines = lines_of(listen, 2_000, '"kind":"trade"')
+        interrupt(listen)
         code, output, errors = finish(listen)
-    assert code == 1
-    assert len(output.splitlines()) == 3
-    assert "fairtape: the process of site 1 ended unasked, with exit code -9\n" in errors
-    assert "gave up on site 1 at token " in errors
+    finally:
+        listen.kill()
+    assert code == 0, errors
     assert "Traceback" not in errors
+    lines += output.splitlines()
+    assert [trade["sequence"] for trade in trades_among(lines)] == list(range(1, 2_001))
+    formations = [line for line in map(json.loads, lines) if line["kind"] == "formation"]
+    assert len(formations) > 1, "the others formed anew"
+    assert not any(formation["broken"] for formation in formations)
 
 
 @pytest.mark.alone
@@ -165,7 +192,8 @@ def test_a_full_disk_ends_the_ring_in_one_sentence_and_its_publisher_reports_its
         code, _, errors = finish(listen)
         assert code == 1
         assert errors.count("fairtape: ") == 1
-        assert "cannot be written (File too large); it ends with sequence " in errors
+        assert errors.splitlines()[-1].startswith("fairtape: the deployment cannot go on: ")
+        assert "cannot be written (File too large); it ends with sequence " in errors.splitlines()[-1]
         assert "Traceback" not in errors
         code, output, errors = finish(publish)
         assert code == 1
@@ -176,22 +204,35 @@ def test_a_full_disk_ends_the_ring_in_one_sentence_and_its_publisher_reports_its
 
 
 @pytest.mark.alone
-def test_a_folder_is_refused_while_its_ring_runs_and_usable_again_afterwards(tmp_path: Path, trades: Path) -> None:
+def test_a_temporary_deployment_runs_once_at_a_time_and_goes_on_when_it_is_run_again(
+    tmp_path: Path, trades: Path
+) -> None:
     folder = tmp_path / "ring"
     with ring(folder) as listen:
-        code, output, errors = run("listen", folder)
+        second = start("listen", folder, "--json", "--from-seq", 1)
+        await_line(second, "this is what site")
+        code, output, errors = run("up", folder)
         assert (code, output) == (2, "")
-        assert errors.endswith("holds a ring that is running; stop it or name another folder\n")
+        assert errors.endswith("is running already; stop it first\n")
+        assert run("publish", folder, trades)[0] == 0
         interrupt(listen)
         assert finish(listen)[0] == 0
+        code, output, errors = finish(second)
+        assert (code, len(trades_among(output.splitlines()))) == (1, 3)
+        assert errors.endswith("fairtape: the deployment has stopped\n")
     code, output, errors = run("publish", folder, trades)
     assert (code, output) == (2, "")
     assert "is not running; start it with: fairtape listen" in errors
-    with ring(folder) as listen:
+    with ring(folder, "--json") as listen:
         assert run("publish", folder, trades)[0] == 0
+        again = trades_among(lines_of(listen, 3, '"kind":"trade"'))
+        assert [trade["sequence"] for trade in again] == [4, 5, 6], "the journals continue"
         listen.kill()
-        finish(listen)  # returns when the last process has closed the pipes: no site outlives its parent
-    assert len(list(folder.glob("journals/*"))) == 2
+        listen.wait()
+        give_up_at = time.monotonic() + PATIENCE
+        while pids_of(folder):  # no process outlives the command that runs it
+            assert time.monotonic() < give_up_at
+    assert {verify(journal).released_sequence for journal in folder.glob("journals/*")} == {6}
 
 
 @pytest.mark.alone
@@ -225,18 +266,11 @@ def test_mistakes_of_a_publisher_are_one_sentence_each(tmp_path: Path, trades: P
 
 
 def test_a_ring_that_acknowledges_nothing_is_reported_in_one_sentence(tmp_path: Path, trades: Path) -> None:
-    folder = RingFolder(tmp_path / "ring")
-    plan = RingPlan(
-        formation=Formation(number=1, members=(1,), timing=PROFILES["metro"], starts_at=0),
-        keys=Keys.from_secret(b"a secret of this test", (1,), SOURCES),
-        book=loopback_book((1,), SOURCES),
-        groups=None,
-    )
-    with folder.claimed():
-        folder.write(plan)
-        assert replace(folder.read(), keys=plan.keys) == plan
-        assert folder.keys_of(101) == plan.keys.for_source(101)
-        code, output, errors = run("publish", folder.path, trades)
+    folder = tmp_path / "ring"
+    create_deployment(folder, Draft(loops=(1,), profile="metro", reformers=1))
+    file = folder / FILE
+    file.write_text(file.read_text().replace('source = "shared"', 'source = "system"'))  # its site may be elsewhere
+    code, output, errors = run("publish", folder, trades)
     assert code == 1
     assert output.startswith("0 trades acknowledged, published as XNYS, in ")
     assert output.endswith("; 3 were published\n")
@@ -244,13 +278,13 @@ def test_a_ring_that_acknowledges_nothing_is_reported_in_one_sentence(tmp_path: 
     assert errors.count("\n") == 1
 
 
-def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trades: Path) -> None:
+def test_a_folder_without_a_deployment_is_refused_in_one_sentence(tmp_path: Path, trades: Path) -> None:
     code, output, errors = run("publish", tmp_path / "nowhere", trades)
     assert (code, output) == (2, "")
-    assert "holds no ring; start one there with: fairtape listen" in errors
+    assert "holds no deployment; make one with: fairtape init" in errors
     code, output, errors = run("listen", tmp_path)
     assert (code, output) == (2, "")
-    assert errors.endswith("holds other files and no ring; name a new or empty folder\n")
+    assert errors.endswith("holds other files and no deployment; name a new or empty folder\n")
     code, output, errors = run("listen", trades / "ring")
     assert (code, output) == (2, "")
     assert "where nothing can be written (Not a directory)" in errors
@@ -262,26 +296,10 @@ def test_a_folder_without_a_ring_is_refused_in_one_sentence(tmp_path: Path, trad
         (("--sites", "0"), "--sites is 0; give from 1 to 16"),
         (("--seconds", "0"), "--seconds is 0; give from 0.001 to 1,000,000,000"),
         (("--seconds", "nan"), "--seconds is nan; give from 0.001 to 1,000,000,000"),
-        (("--port", "65535"), "port is 65535; give one from 1 to 65524, the first of 11 in a row"),
     ],
 )
-def test_impossible_options_of_a_ring_are_refused(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
+def test_impossible_options_of_a_new_deployment_are_refused(
+    tmp_path: Path, arguments: tuple[str, ...], error: str
+) -> None:
     assert run("listen", tmp_path / "ring", *arguments) == (2, "", f"fairtape: {error}\n")
     assert not (tmp_path / "ring").exists()
-
-
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        code, output, errors = run("listen", tmp_path / "ring", "--port", port)
-    assert (code, output) == (2, "")
-    assert errors.startswith(f"fairtape: port {port} is in use; ")
-    assert errors.count("\n") == 1
-
-
-def test_an_interface_without_a_multicast_route_is_named(tmp_path: Path) -> None:
-    for interface in ("nowhere0", "203.0.113.9"):
-        code, output, errors = run("listen", tmp_path / "ring", "--interface", interface)
-        assert (code, output) == (2, "")
-        assert errors.startswith(f"fairtape: interface is '{interface}'; name one of ")
-        assert errors.count("\n") == 1

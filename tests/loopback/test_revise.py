@@ -40,7 +40,7 @@ def test_a_venue_revises_what_it_published_and_listeners_see_it_in_the_order(tmp
             assert sentence in errors
         interrupt(listen)
         _, output, _ = finish(listen)
-    revisions = [line.split(maxsplit=3)[3] for line in output.splitlines()[2:]]
+    revisions = [line.split(maxsplit=3)[3] for line in output.splitlines()[3:]]
     assert revisions == [
         "number 1 is canceled: ETH@XLON",
         "number 2 is corrected: BTC@XLON 2 at 61804.5",

@@ -9,7 +9,7 @@ from fairtape.bench.setting import PATIENCE, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import source_of, source_runtime
+from fairtape.deployment.ring_runtime import faults_at, source_of, source_runtime
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
@@ -91,9 +91,13 @@ def sender_process(link: ChildLink, setting: Setting) -> None:
     plan = link.expect(RingPlan)
     if plan is None:
         return
-    sources = [source_of(plan, node, clock) for node in setting.sources]
+    configs = [plan.source(node) for node in setting.sources]
+    sources = [source_of(config, clock) for config in configs]
     producers = [_producer(source, setting, plan) for source in sources]
-    seats = [source_runtime(plan, *pair) for pair in zip(sources, producers, strict=True)]
+    seats = [
+        source_runtime(config, source, producer, link_faults=faults_at(plan, config.me))
+        for config, source, producer in zip(configs, sources, producers, strict=True)
+    ]
     driver = Driver(seats, clock)
     tune_gc()
     driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)

@@ -23,7 +23,7 @@ COMMANDS: Final = {
         "A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."
     ),
     "listen": CommandEntry(
-        "A ring", "fairtape.cli.listen", "listen", "Print what a deployment releases, or a ring started here."
+        "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a temporary one."
     ),
     "publish": CommandEntry(
         "A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."

@@ -371,11 +371,11 @@ def _arbitrate(
     clock = SharedClock()
     if not journal.exists():
         raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
-    plan = publish_target(deployment.folder).plan_for(source)
-    machine = source_of(plan, source, clock)
+    config = publish_target(deployment.folder).source_config(source)
+    machine = source_of(config, clock)
     with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
         arbiter = Arbiter(node.number, machine, reader)
-        driver = Driver([source_runtime(plan, machine, producer=arbiter)], clock)
+        driver = Driver([source_runtime(config, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
         name = f"{node.name}{ARBITER}"
         bulletin = StatusFile(RunFolder(deployment.folder), name)

@@ -184,7 +184,7 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     awake = keep_processors_awake() if keep_awake else nullcontext()
     with folder_lock(deployment.folder), Interrupts() as interrupts, awake:
         check_ready(deployment)
-        cluster = LocalCluster(deployment, say=click.echo, restart=restart)
+        cluster = LocalCluster(deployment, say=click.echo, restart=lambda _ended: restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:
             cluster.start()

@@ -19,7 +19,6 @@ from fairtape.net.clock import SharedClock
 if TYPE_CHECKING:
     from fairtape.deployment.publish.publisher import Published, PublishPace
     from fairtape.deployment.publish.target import PublishTarget
-    from fairtape.deployment.ring_plan import RingPlan
     from fairtape.market.notices import Notice, Status
     from fairtape.market.trades import Trade, Trades
     from fairtape.wire.frames import NodeId
@@ -70,7 +69,7 @@ def publish_command(
 ) -> None:
     """Publish a file of trades into a ring.
 
-    The ring is the one that `fairtape listen DIRECTORY` or `fairtape up DIRECTORY` runs. FILE is CSV or Parquet with
+    DIRECTORY holds a deployment that `fairtape listen` or `fairtape up` runs. FILE is CSV or Parquet with
     time, symbol, price and quantity, and optionally venue, trade_id and side; or DBN; or a day of ITCH 5.0 (.itch),
     whose executions are published under their match numbers.
 
@@ -91,7 +90,7 @@ def publish_command(
     if not target.is_open():
         raise UserError(f"the ring in {str(directory)!r} is not running; start it with: {target.command}")
     me = _node(source, target)
-    plan = target.plan_for(me)
+    config = target.source_config(me)
     if file is not None:
         supply: _Recorded | _Generated = _Recorded(
             file, time_unit, None if midnight is None else parse_instant(midnight), _venue(venue), count_max
@@ -106,7 +105,7 @@ def publish_command(
     _announce_period(pace.period(survey.count, survey.span), pace)
     with _bar(survey.count) as progress:
         trades = by_time(supply.trades()) if speed is not None else supply.trades()
-        published = publish(plan, me, trades, pace, progress)
+        published = publish(config, trades, pace, progress)
     click.echo(_sentence(published, target.names[me], pace))
     if published.ending is Ending.SILENT:
         click.echo(f"fairtape: {_silence(target, directory)}", err=True)
@@ -139,14 +138,14 @@ def _refuse(
 def _node(wanted: str | None, target: "PublishTarget") -> "NodeId":
     """The source of that name or number, unless another program publishes as it; without a name, the first free one."""
     if wanted is None:
-        free = next((node for node in target.names if _is_free(target.plan, node)), None)
+        free = next((node for node in target.names if _is_free(target, node)), None)
         if free is None:
             count = len(target.names)
             raise UserError(f"all {count} sources of the ring are taken by other publishers; wait until one ends")
         return free
     for node, name in target.names.items():
         if wanted.upper() == name.upper() or wanted == str(_number(node)):
-            if not _is_free(target.plan, node):
+            if not _is_free(target, node):
                 raise UserError(f"--source is {wanted}, and another program publishes as this source; name another")
             return node
     names = ", ".join(f"{name} ({_number(node)})" for node, name in target.names.items())
@@ -165,11 +164,11 @@ def _number(node: "NodeId") -> int:
     return node - FIRST_SOURCE if node > FIRST_SOURCE else node
 
 
-def _is_free(plan: "RingPlan", node: "NodeId") -> bool:
-    peer = plan.book[node]
+def _is_free(target: "PublishTarget", node: "NodeId") -> bool:
+    address = target.sources[node]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.bind((peer.host, peer.port))
+            probe.bind((address.host, address.port))
         except OSError:
             return False
     return True
@@ -403,7 +402,7 @@ def _publish(directory: Path, source: "NodeId", notice: "Notice") -> None:
         raise UserError(
             f"source {source} published it, which is not a source of this ring; only the publisher may revise a trade"
         )
-    publish_once(target.plan_for(source), source, [encode_notice(notice)])
+    publish_once(target.source_config(source), [encode_notice(notice)])
 
 
 def _fixed(name: str, text: str) -> int:

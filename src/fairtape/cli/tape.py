@@ -7,7 +7,7 @@ nothing is skipped for it: what it has not taken yet waits in the journal, for a
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -206,13 +206,13 @@ class TapePrinter:
                 return Progress.BUSY
         return Progress.CAUGHT_UP
 
-    def finish(self, given_up: Callable[[], bool]) -> bool:
-        """Print the rest, of whichever site released most; whether the reader took it all.
+    def finish(self, given_up: Callable[[], bool], sites: Sequence[NodeId]) -> bool:
+        """Print the rest, of this site and then of these, one of which may have released more; whether all was taken.
 
         A reader that takes nothing for a while is not waited for, nor any reader when the user gives up on it.
         """
         taken, furthest = True, self.site
-        for site in self._following.journals:
+        for site in dict.fromkeys((furthest, *sites)):
             before = self._following.next_sequence
             self._following.follow(site)
             taken = self._deliver(given_up, self.advance)

@@ -12,7 +12,7 @@ from fairtape.demo.world import FLOORS, SITES, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import source_of, source_runtime
+from fairtape.deployment.ring_runtime import faults_at, source_of, source_runtime
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock
@@ -100,9 +100,10 @@ class Session:
 
     def seat(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
         """The seat of one floor."""
-        source = source_of(plan, node, clock)
+        config = plan.source(node)
+        source = source_of(config, clock)
         floor = self._floors[FLOORS[node].number] = TradingFloorSource(self, source)
-        return source_runtime(plan, source, producer=floor)
+        return source_runtime(config, source, producer=floor, link_faults=faults_at(plan, node))
 
     @property
     def published(self) -> int:

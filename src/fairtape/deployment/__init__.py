@@ -6,7 +6,7 @@ Layers, the highest first; each imports only from those below it.
 - `process`: the processes: nodes, edge, gateway, arbiter, and their supervision
 - `publish`: publishing into a ring as one of its sources
 - `follow`: reading the journals of a deployment, with failover between sites
-- `config`: the deployment file, keys, and the folder of a temporary ring: plain values
+- `config`: the deployment file and keys: plain values
 - `ring_runtime`: transports, receivers and sources for a ring plan
 - `status_files`: the run folder: status files, orders of drills, the log
 - `status`: what processes report about themselves, and its JSON

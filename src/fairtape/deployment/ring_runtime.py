@@ -1,4 +1,4 @@
-"""Node runtimes for a ring plan: transport, injected faults, journal, receiver or source."""
+"""Node runtimes for a ring plan or a source: transport, injected faults, journal, receiver or source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from fairtape.core.effects import Deliver, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.timing import Timing
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_plan import RingPlan, SourceConfig
 from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
@@ -23,7 +23,7 @@ from fairtape.wire.frames import NodeId
 GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 
 
-def ring_transport(plan: RingPlan, me: NodeId) -> Transport:
+def ring_transport(plan: RingPlan | SourceConfig, me: NodeId) -> Transport:
     """Bind the sockets of one node."""
     return Mesh(me, plan.book) if plan.groups is None else IpMulticast(me, plan.book, plan.groups)
 
@@ -79,22 +79,26 @@ def site_runtime(
     return receiver, runtime
 
 
-def source_of(plan: RingPlan, me: NodeId, clock: Clock) -> Source:
+def source_of(config: SourceConfig, clock: Clock) -> Source:
     """A new incarnation of one source, numbered by the present time."""
     return Source(
-        me=me,
-        keys=plan.keys.for_source(me),
-        timing=plan.formation.timing,
-        resilience=plan.formation.resilience,
+        me=config.me,
+        keys=config.keys,
+        timing=config.timing,
+        resilience=config.resilience,
         incarnation=clock.now(),
-        stripe=plan.stripe,
-        datagram_max=plan.datagram_max,
-        window_max=plan.window_max,
+        stripe=config.stripe,
+        datagram_max=config.datagram_max,
+        window_max=config.window_max,
     )
 
 
-def source_runtime(plan: RingPlan, source: Source, producer: Producer | None = None) -> NodeRuntime:
+def source_runtime(
+    config: SourceConfig,
+    source: Source,
+    producer: Producer | None = None,
+    *,
+    link_faults: FaultInjector | None = None,
+) -> NodeRuntime:
     """The runtime of a source. It receives only the control channel."""
-    return NodeRuntime(
-        source, ring_transport(plan, source.me), link_faults=faults_at(plan, source.me), producer=producer
-    )
+    return NodeRuntime(source, ring_transport(config, config.me), link_faults=link_faults, producer=producer)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
-from fairtape.core.addresses import PORT_MAX
 from fairtape.core.errors import UserError
 from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
 from fairtape.wire.frames import NodeId
@@ -25,19 +24,6 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def ports_from(first: int, count: int) -> list[int]:
-    """The ports from `first` on. Raises `UserError` where one is in use."""
-    if not 1 <= first <= PORT_MAX - count:
-        raise UserError(f"port is {first}; give one from 1 to {PORT_MAX - count}, the first of {count} in a row")
-    ports = list(range(first, first + count))
-    for port in ports:
-        if not _is_free(port):
-            raise UserError(
-                f"port {port} is in use; stop what uses it, or give the first of {count} free ones in a row"
-            )
-    return ports
-
-
 def _is_free(port: int) -> bool:
     """Whether a port is free for UDP and TCP: the user may need either."""
     return all(_can_bind(kind, port) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
@@ -54,42 +40,27 @@ def _can_bind(kind: socket.SocketKind, port: int) -> bool:
     return True
 
 
-def loopback_book(
-    sites: Iterable[NodeId],
-    sources: Iterable[NodeId],
-    reformers: Iterable[NodeId] = (),
-    *,
-    first_port: int | None = None,
-) -> AddressBook:
-    """An address on this machine for every node, on any free ports or on those from `first_port` on."""
+def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId], reformers: Iterable[NodeId] = ()) -> AddressBook:
+    """An address on this machine for every node, on any free ports."""
     roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
     roles |= dict.fromkeys(reformers, Role.COORDINATOR)
-    ports = free_ports(len(roles)) if first_port is None else ports_from(first_port, len(roles))
+    ports = free_ports(len(roles))
     return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
 
 
-def loopback_groups(*, mesh: bool, interface: str | None = None) -> Groups | None:
-    """Two random groups; None for a mesh, or where multicast does not work.
-
-    Multicast must work on an interface that is named: there is no silent fallback.
-    """
-    if interface is not None and not multicast_works(interface):
-        raise UserError(
-            f"interface is {interface!r}, where a multicast does not come back to this machine; "
-            "give one that has a multicast route, or ask for a mesh"
-        )
-    if mesh or not multicast_works(interface or LOOPBACK):
+def loopback_groups(*, mesh: bool) -> Groups | None:
+    """Two random groups; None for a mesh, or where multicast does not work."""
+    if mesh or not multicast_works(LOOPBACK):
         return None
     data, control = free_ports(2)
     host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # noqa: S311 - an address, no secret
-    return Groups(data=(host, data), control=(host, control), interface=interface or LOOPBACK, ttl=0)
+    return Groups(data=(host, data), control=(host, control), interface=LOOPBACK, ttl=0)
 
 
 def transport_text(groups: Groups | None, *, mesh: bool) -> str:
     """The transport, for users."""
     if groups is not None:
-        named = "the loopback interface" if groups.interface == LOOPBACK else f"interface {groups.interface}"
-        return f"IP multicast on {named}"
+        return "IP multicast on the loopback interface"
     if mesh:
         return "a mesh of unicasts, as requested"
     return "a mesh of unicasts, because IP multicast does not work on this machine"

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.core.errors import UserError
 from fairtape.demo.world import DemoWorld
-from fairtape.net.loopback import PORTS, free_ports, ports_from
+from fairtape.net.loopback import PORTS, free_ports
 
 
 def mesh_world() -> DemoWorld:
@@ -42,7 +41,5 @@ def test_a_port_in_use_is_not_free(kind: socket.SocketKind) -> None:
         holder.bind(("127.0.0.1", port))
         if kind is socket.SOCK_STREAM:
             holder.listen()
-        with pytest.raises(UserError, match=rf"port {port} is in use"):
-            ports_from(port, 1)
         for _ in range(4):  # once around, and further
             assert port not in free_ports(len(PORTS) // 3)

@@ -2,7 +2,6 @@
 
 - `description`: the deployment file, read and checked
 - `keys`: the key files of nodes
-- `ring_folder`: the folder of a temporary ring: `fairtape listen`
 - `capacity`: how many sites this machine can run
 - `toml_table`: strict reading of TOML
 """

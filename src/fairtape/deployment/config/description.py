@@ -98,6 +98,7 @@ class FloorSettings:
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
 JOURNALS: Final = "journals"
+TEMPORARY: Final = "temporary"  # marks a deployment that `fairtape listen` created
 DATAGRAM_MIN: Final = 576
 LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times in this time, and each is a disk write
 
@@ -210,6 +211,11 @@ class Deployment:
     def journal_of(self, site: Node) -> Path:
         """The folder of a site's journal."""
         return self.folder / JOURNALS / site.name
+
+
+def is_temporary(folder: Path) -> bool:
+    """Whether `fairtape listen` created the deployment of this folder, and so runs it again."""
+    return (folder / TEMPORARY).exists()
 
 
 def read_deployment(folder: Path) -> Deployment:

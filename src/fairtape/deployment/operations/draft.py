@@ -13,7 +13,7 @@ from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
-from fairtape.deployment.config.description import COMMIT_PASSES, FILE, Deployment, parse_deployment
+from fairtape.deployment.config.description import COMMIT_PASSES, FILE, TEMPORARY, Deployment, parse_deployment
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.service.stripe_plans import StripePlanStore
@@ -80,8 +80,11 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def create_deployment(folder: Path, draft: Draft) -> Deployment:
-    """Write a deployment into a new or empty folder. Never overwrites one. Raises `UserError`."""
+def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) -> Deployment:
+    """Write a deployment into a new or empty folder. Never overwrites one. Raises `UserError`.
+
+    A temporary one is marked as created by `fairtape listen`.
+    """
     if (folder / FILE).exists():
         raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
     text = "\n".join(_text(draft)) + "\n"
@@ -90,10 +93,13 @@ def create_deployment(folder: Path, draft: Draft) -> Deployment:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
-        (folder / FILE).write_text(text)
+        with (folder / FILE).open("x") as file:  # of two commands at once, one fails
+            file.write(text)
         write_keys(deployment)
         if draft.edge:
             StripePlanStore(folder, deployment.stripe).add(_first_plan(draft))
+        if temporary:
+            (folder / TEMPORARY).write_text("Created by fairtape listen, which runs this deployment again.\n")
     except OSError as error:
         raise UserError(
             f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"

@@ -10,7 +10,7 @@
 - `site_traces`: trace files of a site
 - `supervisor`: starts and stops processes by name
 - `local_cluster`: all processes of a deployment on this machine
-- `temporary_site`: a site of a temporary ring as a child process
+- `temporary_site`: what a site that is a child process sends to its parent
 - `children`: child processes that are connected by pipes
 - `idle_guard`: keeps processors out of idle states
 """

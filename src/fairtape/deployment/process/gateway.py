@@ -23,7 +23,7 @@ from fairtape.deployment.process.ledger_projection import Projector
 from fairtape.deployment.process.supervisor import GATEWAY
 from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.status import EndedStatus, GatewayStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.order_codec import encode
@@ -76,14 +76,13 @@ class GatewayProcess:
     def __init__(
         self,
         deployment: Deployment,
-        plan: RingPlan,
-        me: NodeId,
+        source: SourceConfig,
         name: str,
         options: GatewayOptions,
         status_file: StatusFile,
     ) -> None:
         self.addresses: dict[str, Address] = {}
-        self._me = me
+        self._me = source.me
         self._status_file = status_file
         self._name = name
         self._delivered_at = 0
@@ -97,7 +96,7 @@ class GatewayProcess:
             self._accounts = accounts_of(deployment.folder, options.accounts)
             opening.callback(self._accounts.close)
             floor = _floor_folder(deployment.folder)
-            self._source = SourceThread(plan, me)
+            self._source = SourceThread(source)
             opening.callback(self._source.close)
             self._now = self._source.clock.now
             self._projector = (
@@ -309,6 +308,6 @@ def run_gateway(
         while patient and not interrupts.count and failover.choose() is None:
             time.sleep(PATIENT_PERIOD)
         if not interrupts.count:
-            process = GatewayProcess(deployment, target.plan_for(me), me, name, options, status_file)
+            process = GatewayProcess(deployment, target.source_config(me), name, options, status_file)
             asyncio.run(process.run(announce))
     status_file.close(EndedStatus(name=f"{name}{GATEWAY}"))

@@ -21,21 +21,27 @@ def floor_names(deployment: Deployment) -> list[str]:
 
 
 class LocalCluster:
-    """All processes of a deployment. `say` gets each line of the log, with names, and each process that ends."""
+    """All processes of a deployment.
+
+    `say` gets each process that ends or starts again, and each line of the log, with names, unless `quiet`. `restart`
+    decides whether a process that ended unexpectedly is started again.
+    """
 
     def __init__(
         self,
         deployment: Deployment,
         *,
         say: Callable[[str], None] = lambda _line: None,
-        restart: bool = False,
+        quiet: bool = False,
+        restart: Callable[[ProcessEnded], bool] = lambda _ended: False,
         wrapping: Wrapping = lambda _name: (),
     ) -> None:
         self.deployment = deployment
         self.run = RunFolder(deployment.folder)
         self.supervisor = Supervisor(deployment.folder, self.run, wrapping=wrapping)
-        self.lost: set[str] = set()  # processes that ended unexpectedly and were not restarted
+        self.lost: dict[str, ProcessEnded] = {}  # processes that ended unexpectedly and were not restarted
         self._say = say
+        self._quiet = quiet
         self._restart = restart
         self._start_at: dict[str, float] = {}
         self._read_from = self.run.notices_end()
@@ -52,7 +58,7 @@ class LocalCluster:
         """Stop all processes. The floor goes first, so that gateways can still publish what they have accepted."""
         for ended in (*self.supervisor.stop(*floor_names(self.deployment)), *self.supervisor.stop()):
             if ended.code not in (0, -signal.SIGTERM):  # SIGTERM: stopped before its handler was set
-                self.lost.add(ended.name)
+                self.lost[ended.name] = ended
                 self._say(str(ended))
         self._read_log()
 
@@ -69,7 +75,7 @@ class LocalCluster:
         for name in [name for name, at in self._start_at.items() if at <= now]:
             del self._start_at[name]
             if name not in self.supervisor.names:
-                self.lost.discard(name)
+                self.lost.pop(name, None)
                 self._say(f"starting {name} again")
                 self.supervisor.start(name)
 
@@ -79,13 +85,23 @@ class LocalCluster:
             self.look()
             time.sleep(POLL_PERIOD)
 
+    def failure(self) -> ProcessEnded | None:
+        """Why the deployment cannot go on: the last of all sites, or of all reformation servers, ended for good."""
+        gone = [name for name in self.lost if name not in self._start_at]
+        for group in (self.deployment.sites, self.deployment.reformers):
+            if all(node.name in gone for node in group):
+                return next(self.lost[name] for name in reversed(gone) if name in {node.name for node in group})
+        return None
+
     def _note_end(self, ended: ProcessEnded) -> None:
-        self.lost.add(ended.name)
+        self.lost[ended.name] = ended
         self._say(str(ended))
-        if self._restart:
+        if self._restart(ended):
             self._start_at[ended.name] = time.monotonic() + RESTART_DELAY
 
     def _read_log(self) -> None:
+        if self._quiet:
+            return
         lines, self._read_from = self.run.notices_from(self._read_from)
         for line in lines:
             self._say(with_names(line, self.deployment))

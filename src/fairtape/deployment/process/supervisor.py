@@ -22,6 +22,7 @@ POLL_PERIOD: Final = 0.02  # seconds
 BESIDE: Final = ".edge"  # the retransmit server of a site
 ARBITER: Final = ".arbiter"  # the arbiter of a site
 GATEWAY: Final = ".gateway"  # the order entry of a source
+EXIT_MISTAKE: Final = 2  # of a command that ended with one sentence about its input or its machine
 ERRORS_MAX: Final = 4_096  # bytes at the end of standard error that are searched for the last line
 
 Wrapping = Callable[[str], Sequence[str]]  # the words in front of a node's command, such as `ip netns exec`
@@ -34,6 +35,11 @@ class ProcessEnded:
     name: str
     code: int  # as subprocess has it: negative for a signal
     last_line: str  # of its standard error
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended with a `UserError`, such as a full disk. Started again, it would end the same way."""
+        return self.code == EXIT_MISTAKE
 
     def __str__(self) -> str:
         if self.code < 0:

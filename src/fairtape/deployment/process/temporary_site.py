@@ -1,24 +1,14 @@
-"""A site of a temporary ring as a child process.
-
-It waits for the plan of its ring, runs until its parent stops it, and sends its progress to the parent.
-"""
+"""What a site that is a child process sends to its parent, and when."""
 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import Ordered, Release, Report
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.spans import messages
-from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.release_log import ReleaseLog
-from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import gather_period, site_runtime
-from fairtape.net.clock import SharedClock
-from fairtape.net.driver import Driver, tune_gc
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
@@ -41,46 +31,6 @@ class SiteNews:
     releases: tuple[Release, ...]  # the latest ones since the last news
     messages: tuple[tuple[int, bytes], ...]  # the latest ones with their sequence numbers, if the site shows messages
     failure: Report | None
-
-
-def run_site(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) -> None:
-    """Run a site until the parent stops it. With `shows` its news carry messages as well."""
-    link.tell(Ready())
-    plan = link.expect(RingPlan)
-    if plan is None:
-        return
-    clock = SharedClock()
-    log = ReleaseLog(keeps_messages=shows)
-    traces = SiteTraces(journal, stripe=plan.stripe, site=me, note=lambda _text: None)
-    receiver, runtime = site_runtime(
-        plan,
-        me,
-        clock,
-        journal=journal,
-        consumer=log.delivered,
-        reporter=log.reported,
-        tracer=traces.tracer,
-    )
-    driver = Driver([runtime], clock, gather_period=gather_period(plan.formation.timing))
-    rounds = Rounds(plan.formation, turn=plan.formation.members.index(me), turns=len(plan.formation.members))
-
-    def ended() -> bool:
-        now = clock.now()
-        if rounds.come(now):
-            traces.write(now)
-            for _ in link.orders():
-                pass
-            lost = runtime.link_faults.lost if runtime.link_faults else 0
-            if link.offer(site_news(log, receiver, lost=lost)):
-                log.clear_recent()
-        return link.stopped
-
-    try:
-        tune_gc()
-        driver.run(ended)
-    finally:
-        traces.close(clock.now())
-        driver.close()
 
 
 class Rounds:

@@ -42,7 +42,7 @@ def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorRea
     """
     number = SharedClock().now()
     reader.catch_up()
-    publish_once(target.plan_for(me), me, [encode(make(me, number))])
+    publish_once(target.source_config(me), [encode(make(me, number))])
     deadline = time.monotonic() + ANSWER_PERIOD_MAX
     while time.monotonic() < deadline:
         for step in reader.steps():

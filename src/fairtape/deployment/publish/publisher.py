@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
-from fairtape.wire.frames import NodeId
 
 QUEUED_MAX: Final = 1 << 20  # bytes in the source; the rest stays in the file
 CHUNK_MAX: Final = 8_192  # trades in one submission
@@ -118,16 +117,16 @@ class Published:
 
 
 def publish(
-    plan: RingPlan, me: NodeId, batches: Iterator[Trades], pace: PublishPace, progress: Callable[[int], None]
+    config: SourceConfig, batches: Iterator[Trades], pace: PublishPace, progress: Callable[[int], None]
 ) -> Published:
     """Publish until everything is acknowledged, until SIGINT, or until the ring is silent with trades outstanding.
 
     `progress` is called with the number of acknowledged trades.
     """
     clock = SharedClock()
-    source = source_of(plan, me, clock)
+    source = source_of(config, clock)
     feed = TradeFeed(source, batches, pace)
-    driver = Driver([source_runtime(plan, source, producer=feed)], clock)
+    driver = Driver([source_runtime(config, source, producer=feed)], clock)
     began_at = heard_at = clock.now()
     acknowledged = 0
     ending = Ending.INTERRUPTED

@@ -56,6 +56,6 @@ def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None
 
 
 def _journals(directory: Path) -> Iterator[JournalReader]:
-    """The journals below a folder, the latest first: each start of a temporary ring has its own."""
+    """The journals of a deployment on this machine, the one written last first."""
     segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
     return map(JournalReader.open, dict.fromkeys(path.parent for path in segments))

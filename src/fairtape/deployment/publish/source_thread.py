@@ -8,7 +8,7 @@ from typing import Final
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.deployment.publish.target import PublishTarget
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
@@ -64,11 +64,11 @@ class PublishQueue:
 class SourceThread:
     """One source of a ring in its own thread."""
 
-    def __init__(self, plan: RingPlan, me: NodeId) -> None:
+    def __init__(self, config: SourceConfig) -> None:
         self.clock = SharedClock()
-        self.source = source_of(plan, me, self.clock)
+        self.source = source_of(config, self.clock)
         self._queue = PublishQueue(self.source)
-        self._driver = Driver([source_runtime(plan, self.source, producer=self._queue)], self.clock)
+        self._driver = Driver([source_runtime(config, self.source, producer=self._queue)], self.clock)
         self._thread = threading.Thread(target=self._driver.run, name="source", daemon=True)
         self._thread.start()
 
@@ -89,13 +89,13 @@ class SourceThread:
         self._driver.close()
 
 
-def publish_once(plan: RingPlan, me: NodeId, payloads: Sequence[bytes]) -> None:
+def publish_once(config: SourceConfig, payloads: Sequence[bytes]) -> None:
     """Publish these messages and wait until they are settled. Raises `UserError` where the ring is silent."""
     clock = SharedClock()
-    source = source_of(plan, me, clock)
+    source = source_of(config, clock)
     queue = PublishQueue(source)
     queue.put(payloads)
-    driver = Driver([source_runtime(plan, source, producer=queue)], clock)
+    driver = Driver([source_runtime(config, source, producer=queue)], clock)
     progress_at, acknowledged = clock.now(), 0
 
     def ended() -> bool:
