@@ -145,7 +145,7 @@ def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: 
     capsys.readouterr()
     for words, said in (
         (("gateway", folder, "--source", "XLON"), "none of --entry, --fix and --ouch is given"),
-        (("gateway", folder, "--source", "XLON", "--fix", "here"), "--fix is 'here'; give an address such as"),
+        (("gateway", folder, "--source", "XLON", "--fix", "here"), "--fix is 'here'; expected HOST:PORT"),
         (("gateway", folder, "--source", "XLON", "--entry", "127.0.0.1:0"), "is not running; start it with"),
         (
             ("gateway", folder, "--source", "XLON", "--fix", "a:1", "--key-file", "k"),

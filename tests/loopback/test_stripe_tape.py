@@ -74,7 +74,7 @@ def test_stripes_are_received_as_a_tape_though_the_plan_changes(tmp_path: Path) 
         ("mold://{plan}", {}, "stripes are named such as 'mold://FT@/srv/plans/00001.toml?servers="),
         ("mold://FT@{plan}?colour=red", {}, "stripes are named such as"),
         ("mold://FT@{plan}", {}, "target names no server to ask; add ?servers=HOST:PORT to it"),
-        ("mold://FT@{plan}?servers=here", {}, "servers has 'here'; expected HOST:PORT"),
+        ("mold://FT@{plan}?servers=here", {}, "servers is 'here'; expected HOST:PORT"),
         ("mold://FT@{plan}", {"grade": "best effort", "stripes": 9}, "stripes names 9; plan 1 has [1, 2, 3]"),
         ("mold://FT@{plan}", {"grade": "best effort", "start": 5}, "start is a place in the whole order"),
         ("mold://FT@{plan}x", {"grade": "best effort"}, "cannot be read"),
