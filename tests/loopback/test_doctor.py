@@ -124,4 +124,6 @@ def test_the_table_has_a_line_for_every_finding(tmp_path: Path) -> None:
 def test_a_bad_directory_is_one_sentence_with_exit_code_2(tmp_path: Path) -> None:
     code, output, errors = run("doctor", "--directory", tmp_path / "none")
     assert (code, output) == (2, "")
-    assert errors == f"fairtape: --directory is '{tmp_path / 'none'}', which is not a folder; create it or name another\n"
+    assert (
+        errors == f"fairtape: --directory is '{tmp_path / 'none'}', which is not a folder; create it or name another\n"
+    )

@@ -62,7 +62,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         (("hear", "{plan}", "--tag", "FT", "--stripe", "9"), "--stripe is 9; plan 1 has 1, 2, 3"),
         (("hear", "{plan}", "--tag", "FT", "--feeds", "A,Z"), "--feeds names 'Z'; plan 1 has A, B"),
         (("hear", "{plan}", "--tag", "FT", "--server", "here"), "--server is 'here'; expected HOST:PORT"),
-        (("hear", "{plan}", "--tag", "FT", "--grade", "guaranteed"), "--grade is guaranteed, which needs a retransmit server"),
+        (("hear", "{plan}", "--tag", "FT", "--grade", "guaranteed"), "--grade is guaranteed, which needs"),
         (("hear", "{plan}", "--tag", "FT", "--session", "x"), "--session is 'x'; expected ten letters and digits"),
         (("hear", "{plan}", "--tag", "FT", "--seconds", "0"), "--seconds is 0; give from"),
         (("hear", "{made}", "--tag", "FT"), "--tag is given, and {made}/deployment.toml has"),
