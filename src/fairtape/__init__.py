@@ -21,8 +21,8 @@ if not __debug__:
 
 
 def __getattr__(name: str) -> Any:
-    """The client, once somebody asks for it: NumPy and Arrow take a moment that most commands need not wait for."""
+    """Import the client when it is used: NumPy and Arrow would slow the start of most commands."""
     if name not in ("client", "connect", "trade"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = import_module("fairtape.client")
-    return room if name == "client" else getattr(room, name)
+    client = import_module("fairtape.client")
+    return client if name == "client" else getattr(client, name)

@@ -51,28 +51,30 @@ def frames() -> Iterator[tuple[str, bytes]]:
         yield name, Authenticator(key).prove(wire.encode_control(message, serial))
 
 
-def governance() -> Iterator[tuple[str, bytes]]:
+def membership() -> Iterator[tuple[str, bytes]]:
     """Names in capitals are whole datagrams."""
     layout = encode_formation(FORMATION)
     state, request = servers.MembershipState.MEMBER, servers.MembershipRequest.NOTHING
     numbers = (8, 6, AT, 1_500, 44, 321, 43, 12, 3, 45, 1)
-    standing = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers)
+    report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers)
     messages: dict[str, servers.MembershipMessage] = {
         "GRANT": servers.Grant(STRIPE, 7, 901, 0, 4, AT, AT + 5, 900, 150_000_000),
         "FENCE": servers.Fence(STRIPE, 7, 901, 0, 4),
         "INSTALL": servers.Install(STRIPE, 7, 901, 4, True, layout),
         "INSTALL PROPOSAL": servers.Install(STRIPE, 7, 901, 4, False, layout),
         "CATCH UP": servers.CatchUp(STRIPE, 7, 3, 44, 2, 16),
-        "PAST": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 1, 3, b"chunk", 0xCAFE),
-        "PAST WITHOUT AN ENTRY": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 0, 0, servers.POSITION.pack(7, 44)),
+        "HISTORY": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 1, 3, b"chunk", 0xCAFE),
+        "HISTORY WITHOUT AN ENTRY": servers.HistoryChunk(
+            STRIPE, 7, 1, 44, 60, 58, 7, 0, 0, servers.POSITION.pack(7, 44)
+        ),
         "LOOP TOKEN": servers.LoopToken(STRIPE, 7, 3, 2, 44),
     }
     messages |= {
-        f"STANDING WITH POSTURE {each:d}": replace(standing, membership_state=each) for each in servers.MembershipState
+        f"REPORT IN STATE {each:d}": replace(report, membership_state=each) for each in servers.MembershipState
     }
-    messages |= {f"STANDING WITH WISH {each:d}": replace(standing, request=each) for each in servers.MembershipRequest}
+    messages |= {f"REPORT WITH REQUEST {each:d}": replace(report, request=each) for each in servers.MembershipRequest}
     messages |= {
-        f"ORDER WITH VERB {each:d}": servers.OperatorCommand(STRIPE, 7, 999, each, 3) for each in servers.OperatorVerb
+        f"COMMAND WITH VERB {each:d}": servers.OperatorCommand(STRIPE, 7, 999, each, 3) for each in servers.OperatorVerb
     }
     for serial, (name, message) in enumerate(messages.items(), 2_000):
         yield name, Authenticator(KEYS.sites[message.sender]).prove(servers.encode_membership(message, serial))

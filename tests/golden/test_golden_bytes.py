@@ -21,7 +21,7 @@ HEX_BYTES_MAX = 256  # of a value that is shown whole
 Values = Iterator[tuple[str, bytes | str]]
 KINDS: dict[str, Callable[[Path], Values]] = {
     "frames": lambda _: ring_values.frames(),
-    "governance": lambda _: ring_values.governance(),
+    "membership": lambda _: ring_values.membership(),
     "entries": lambda _: ring_values.entries(),
     "formations": lambda _: ring_values.formations(),
     "journal": file_values.journal,
@@ -68,6 +68,6 @@ def test_every_golden_file_belongs_to_a_kind() -> None:
 
 
 def test_every_kind_of_message_has_a_golden_value() -> None:
-    datagrams = [value for name, value in (*ring_values.frames(), *ring_values.governance()) if name.isupper()]
+    datagrams = [value for name, value in (*ring_values.frames(), *ring_values.membership()) if name.isupper()]
     assert {value[2] for value in datagrams} == set(Kind)
     assert {value[0] for _, value in market_values.orders()} == FLOOR_KINDS

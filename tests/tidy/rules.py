@@ -6,13 +6,14 @@ A rule is a plain function, so that a test can also apply it to a page that brea
 import ast
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
 from fairtape import __version__
+from tidy.retired import retired_in
 
 ROOT: Final = Path(__file__).parents[2]
 HIDDEN_BUT_OURS: Final = {".ci", ".github"}
@@ -32,6 +33,24 @@ LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 CITATION: Final = re.compile(r"\b[Dd]ecision (\d+)\b")
 DECISION: Final = re.compile(r"^(\d+)\. \*\*(.+?)\.\*\*", re.MULTILINE)
 QUOTED_PATH: Final = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/[\w./-]+)`")
+
+# Retired words that are part of a format or of a seed, which must not change.
+_COMPATIBLE_KEYS: Final = frozenset({"carrier", "stations", "posture"})  # of deployment and status files
+RETIRED_ALLOWED: Final[Mapping[str, frozenset[str]]] = {
+    "PROTOCOL.md": _COMPATIBLE_KEYS,
+    "src/fairtape/deployment/config/description.py": _COMPATIBLE_KEYS,
+    "src/fairtape/deployment/status.py": _COMPATIBLE_KEYS,
+    "tests/loopback/test_deployment.py": _COMPATIBLE_KEYS,
+    "tests/loopback/test_edge.py": _COMPATIBLE_KEYS,
+    "tests/unit/deployment/test_description.py": _COMPATIBLE_KEYS,
+    "tests/unit/deployment/test_status.py": _COMPATIBLE_KEYS,
+    "tests/unit/edge/test_stripe_plans.py": _COMPATIBLE_KEYS,
+    "src/fairtape/deployment/operations/doctor.py": frozenset({"governor"}),  # a file of the kernel
+    "src/fairtape/deployment/process/gateway.py": frozenset({"intake"}),  # the suffix of order logs
+    "src/fairtape/simulation/cluster.py": frozenset({"realm"}),  # seeds
+    "src/fairtape/simulation/fault_schedule.py": frozenset({"upheaval"}),
+    "tests/scenarios/cluster_scenario.py": frozenset({"chronicle"}),
+}
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -211,6 +230,16 @@ def names_of_tests_are_sentences(page: Page) -> Iterator[str]:
         for function in page.functions:
             if function.name.startswith("test_") and len(function.name.split("_")) <= TEST_NAME_WORDS_MIN:
                 yield f"{function.name} has fewer than {TEST_NAME_WORDS_MIN} words"
+
+
+def no_retired_name_is_used(page: Page) -> Iterator[str]:
+    """One name per idea: `retired.py` lists the words that have a standard term in their place."""
+    if page.is_in("tidy") or page.path.name == "CHANGELOG.md":
+        return
+    allowed = RETIRED_ALLOWED.get(page.path.as_posix(), frozenset())
+    for number, word in retired_in(page.text, is_python=page.path.suffix == ".py"):
+        if word.lower() not in allowed:
+            yield f"line {number} has the retired word {word!r}"
 
 
 def documents_name_only_what_exists(page: Page) -> Iterator[str]:

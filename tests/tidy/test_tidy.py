@@ -60,6 +60,11 @@ BREACHES: dict[Rule, list[tuple[str, str]]] = {
         ("Makefile", "test:\n\tpytest\t-q\n"),
     ],
     rules.names_of_tests_are_sentences: [(TEST, "def test_it_works(): ...\n"), (TEST, "def test_bounds(): ...\n")],
+    rules.no_retired_name_is_used: [
+        ("README.md", "It tells n\x6fbody.\n"),
+        (MODULE, "class Seat:\n    pass\n"),
+        (TEST, "def test_a_word_that_is_t\x6fld() -> None: ...\n"),
+    ],
     rules.documents_name_only_what_exists: [
         ("README.md", "[the map](NOWHERE.md)\n"),
         ("docs/guide.md", "[the map](ARCHITECTURE.md#top)\n"),

@@ -127,7 +127,7 @@ def tune_in(
     failover = SiteFailover(deployment, only=site)
     chosen = failover.choose()
     if chosen is None:
-        raise UserError(_nobody(deployment, site))
+        raise UserError(_no_site(deployment, site))
     with Interrupts() as interrupts:
         begin = from_sequence or failover.released_through(chosen) + 1
         listener = TapeListener(failover, chosen, begin, interrupts, as_json=as_json)
@@ -303,7 +303,7 @@ def _event_text(event: "SiteEvent", names: "Mapping[NodeId, str]") -> str:
             return f"site {name} serves again"
 
 
-def _nobody(deployment: "Deployment", site: str | None) -> str:
+def _no_site(deployment: "Deployment", site: str | None) -> str:
     if site is not None:
         return f"--site is {site!r}, which does not run on this machine; name one that does, or start it"
     return (

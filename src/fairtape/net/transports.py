@@ -41,7 +41,7 @@ class Role(Enum):
 
     SITE = "site"
     SOURCE = "source"
-    COORDINATOR = "governor"  # reformation servers and the operator: unicast only; the value is in ring files
+    COORDINATOR = "coordinator"  # reformation servers and the operator: unicast only
 
 
 RECEIVED_BY: Final[Mapping[Channel, frozenset[Role]]] = MappingProxyType(
