@@ -11,7 +11,7 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Cancel, Funding
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
-from fairtape.gateway.core.gateway_core import GatewayLimits
+from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders, last_reported
 from fairtape.gateway.servers.fix_server import FixServer

@@ -14,7 +14,7 @@ import fairtape
 from fairtape.client import AsyncTrader, ClientError, OrderRefused
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway_core import GatewayLimits
+from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway

@@ -158,7 +158,7 @@ def _edge_table(deployment: "Deployment", statuses: "Statuses") -> "Table":
 
 def _edge_cells(publisher: "PublisherStatus | None", edge: "EdgeStatus | None") -> Iterator[str]:
     """The publisher of a site, and the retransmit server beside it."""
-    from fairtape.edge.protocol.remulticast import RemulticastCounts
+    from fairtape.edge.protocol.counters import RemulticastCounts
 
     if publisher is None:
         yield from ("-", "-", "-", "-")

@@ -22,9 +22,7 @@ from fairtape.deployment.status import (
     encode_status,
 )
 from fairtape.deployment.status_files import RunFolder, StatusFile, incarnation_of
-from fairtape.edge.protocol.remulticast import RemulticastCounts
-from fairtape.edge.protocol.replay import ReplayCounts
-from fairtape.edge.protocol.retransmitter import RetransmitterCounts
+from fairtape.edge.protocol.counters import RemulticastCounts, ReplayCounts, RetransmitterCounts
 from fairtape.edge.service.status import PublisherStatus, RetransmitStatus
 from unit.deployment.status_values import load_status, reformer_status, site_status
 

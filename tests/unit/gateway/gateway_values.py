@@ -11,7 +11,8 @@ from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
 from fairtape.exchange.rules.values import Continuous
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway_core import GatewayCore, GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayCore
+from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 from unit.exchange.floor_values import fixed

@@ -5,7 +5,7 @@ from fairtape.core.instants import SECOND
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import Side
 from fairtape.gateway.core.events import Asked, Cause, EventKind
-from fairtape.gateway.core.gateway_core import GatewayLimits
+from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import fixed
 from unit.gateway.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell

@@ -9,19 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fairtape.core.addresses import PORT_MAX, Address, find_address, format_address, is_host
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.sync_policy import SYNC_PERIOD, SyncPolicy
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.exchange.floor import Floor
-from fairtape.gateway.core.gateway_core import GatewayLimits
-from fairtape.journal import SyncPolicy
-from fairtape.journal.writer import SYNC_PERIOD
+from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
@@ -30,6 +28,9 @@ from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology,
 from fairtape.storage.formation_stores import EtcdAccess, check_store
 from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
+
+if TYPE_CHECKING:
+    from fairtape.exchange.floor import Floor
 
 LIMITS: Final[Mapping[str, tuple[int, int]]] = {  # of one account, by the names in the file: the least and the most
     "orders_per_s": (1, 1_000_000),
@@ -87,7 +88,9 @@ class FloorSettings:
     operators: tuple[NodeId, ...] | None = None  # sources that may open markets and deposit money; None: all
     arbiters: Mapping[NodeId, NodeId] = field(default_factory=dict)  # by site: the source that reports its trades
 
-    def new(self) -> Floor:
+    def new(self) -> "Floor":
+        from fairtape.exchange.floor import Floor  # only replicas need it; most readers of the file do not
+
         return Floor(
             commit_passes=self.commit_passes,
             operators=self.operators,

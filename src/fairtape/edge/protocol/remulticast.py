@@ -19,6 +19,7 @@ from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import RecentMessages
+from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue
@@ -43,18 +44,6 @@ class RemulticastOptions:
         for each in fields(self):
             if getattr(self, each.name) <= 0:
                 raise ValueError(f"{each.name} is {getattr(self, each.name)}; it must be above 0")
-
-
-@dataclass(slots=True)
-class RemulticastCounts:
-    """Counters for the operator."""
-
-    messages: int = 0
-    packets: int = 0
-    heartbeats: int = 0
-    overruns: int = 0  # messages that waited for the rate limit longer than `overrun_delay`
-    dropped: int = 0  # messages dropped from a full queue; customers request them
-    strayed: int = 0  # tokens that were not sent because the position is lost
 
 
 class _Stream:

@@ -18,6 +18,7 @@ from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive
+from fairtape.edge.protocol.counters import ReplayCounts
 from fairtape.edge.protocol.effects import EdgeEffect
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
@@ -45,22 +46,6 @@ class ReplayOptions:
     customer_bits_per_s: int = 100_000_000
     burst_period: Duration = 100 * MILLISECOND
     default_stripe: int | None = None  # of a login without a session
-
-
-@dataclass(slots=True)
-class ReplayCounts:
-    """Counters of connections and replays."""
-
-    connections: int = 0
-    turned_away: int = 0  # beyond the limit of connections, in all or of one customer
-    malformed: int = 0
-    breaches: int = 0  # packets that are not allowed in their state
-    rejected: int = 0  # logins
-    half_open: int = 0  # connections without a login
-    silent: int = 0
-    stalled: int = 0  # clients that did not read
-    gone: int = 0  # replays of numbers that the archive no longer has
-    messages: int = 0
 
 
 class _Customer:

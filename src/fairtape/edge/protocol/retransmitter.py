@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
+from fairtape.edge.protocol.counters import RetransmitterCounts
 from fairtape.edge.protocol.effects import (
     Address,
     EdgeEffect,
@@ -164,23 +165,6 @@ class RetransmitterOptions:
     queue_max: int = 64  # queued repairs of one host
     requests_per_s: int = 2_000  # of one host
     customer_bits_per_s: int = 20_000_000  # of one host
-
-
-@dataclass(slots=True)
-class RetransmitterCounts:
-    """Counters of requests and repairs."""
-
-    requests: int = 0
-    malformed: int = 0  # not a request of MoldUDP64
-    strangers: int = 0  # for an unknown session
-    absurd: int = 0  # for numbers that do not exist yet
-    floods: int = 0  # beyond the request rate of a host
-    refused: int = 0  # under load, or too many of one host
-    crossed: int = 0  # answered already by a multicast repair
-    gone: int = 0  # repairs of messages that the archive no longer has
-    unicasts: int = 0  # repairs
-    multicasts: int = 0  # repairs
-    messages: int = 0
 
 
 class _Job(NamedTuple):

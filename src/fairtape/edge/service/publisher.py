@@ -19,8 +19,9 @@ from typing import Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
-from fairtape.edge.protocol.remulticast import RemulticastCounts, Remulticaster
+from fairtape.edge.protocol.remulticast import Remulticaster
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.status import PublisherStatus

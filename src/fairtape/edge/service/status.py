@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fairtape.core.json_objects import INLINE, KEY, OPTIONAL
-from fairtape.edge.protocol.remulticast import RemulticastCounts
-from fairtape.edge.protocol.replay import ReplayCounts
-from fairtape.edge.protocol.retransmitter import RetransmitterCounts
+from fairtape.edge.protocol.counters import RemulticastCounts, ReplayCounts, RetransmitterCounts
 
 _REASON: Final[Mapping[str, str]] = {KEY: "words"}
 _OPTIONAL: Final[Mapping[str, bool]] = {OPTIONAL: True}
