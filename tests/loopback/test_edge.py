@@ -34,7 +34,7 @@ POLL_PERIOD = 0.05  # seconds
 def hearing(folder: Path, *options: object) -> Iterator["subprocess.Popen[str]"]:
     process = start("hear", folder, "--json", *options)
     try:
-        await_line(process, "hears")
+        await_line(process, "receiving")
         yield process
     finally:
         process.kill()
