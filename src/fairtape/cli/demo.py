@@ -34,89 +34,6 @@ MASTER: Final = "local[2]"  # the journals are small; more workers would only st
 TABLES: Final = "tables"
 REPORT: Final = "report"
 REASON_MAX: Final = 200  # characters of an error of Spark
-
-
-def write_page(journals: Iterable[Path], folder: Path) -> Path:
-    """Write all tables and the page into `folder`. Raises UserError if that fails."""
-    from fairtape.cli.pipeline_jobs import spark_at
-    from fairtape.demo.world import FLOORS, SITES
-
-    with _spark_errors_as_user_errors(), steps(quiet=False) as step:
-        step("report: starting Spark")
-        with spark_at(MASTER) as spark:
-            from fairtape.pipeline.report.report import make_report
-            from fairtape.pipeline.report.sections import Names
-            from fairtape.pipeline.tables.jobs import run_batch
-
-            run_batch(spark, list(journals), folder / TABLES, step=lambda text: step(f"report: {text}"))
-            step("report: writing the page")
-            names = Names(
-                sites={number: site.name for number, site in SITES.items()},
-                sources={number: f"{floor.name} ({floor.city})" for number, floor in FLOORS.items()},
-            )
-            return make_report(spark, folder / TABLES, folder / REPORT, names=names).page
-
-
-def page_commands(folder: Path) -> str:
-    """The commands that make the same page later."""
-    tables, out = shlex.quote(str(folder / TABLES)), shlex.quote(str(folder / REPORT))
-    journals = shlex.quote(str(folder))
-    return f"fairtape pipeline run {journals} --out {tables} && fairtape pipeline report --tables {tables} --out {out}"
-
-
-@contextmanager
-def _spark_errors_as_user_errors() -> Iterator[None]:
-    from fairtape.cli.pipeline_jobs import needed
-    from fairtape.journal import Damaged
-
-    needed()
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except Damaged as damage:
-        raise UserError(f"{damage}; compare the journals with: fairtape journal verify") from None
-    except ImportError as missing:
-        raise UserError(remedy_for(missing) or str(missing)) from None
-    except OSError as error:
-        raise UserError(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
-    except (Py4JError, PySparkException) as error:
-        reason = " ".join(str(error).split())[:REASON_MAX]
-        raise UserError(f"Spark failed ({type(error).__name__}: {reason}); give it more memory, or try again") from None
-
-
-def show_floor(ctx: click.Context) -> NoReturn:
-    """Run the session of `--floor`, print its events and its summary, and exit."""
-    from fairtape.demo.trading_floor import TradingFloor
-    from fairtape.simulation.observer import Violation
-
-    session = TradingFloor()
-    try:
-        for line in session.run():
-            click.echo(line)
-    except Violation as broken:
-        click.echo(f"fairtape: a guarantee broke: {broken}", err=True)
-        ctx.exit(EXIT_BROKEN)
-    summary = session.summary()
-    click.echo(_floor_text(summary))
-    ctx.exit(0 if summary.same and summary.conserved and not summary.accusations else EXIT_BROKEN)
-
-
-def _floor_text(summary: "FloorSummary") -> str:
-    from fairtape.demo.trading_floor import COMMIT_PASSES
-
-    shares = "\n".join(f"  {name:<16} took part in {count:>5,} trades" for name, count in summary.shares.items())
-    return (
-        f"\n{summary.trades:,} trades, {summary.committed:,} of them committed, {summary.void:,} void; the longest"
-        f" pause between two trades was {summary.longest_pause / 1e9:.1f} s\n{shares}\n"
-        f"The arbiters reported {summary.reports:,} tokens, and were accused {summary.accusations:,} times.\n"
-        f"A trade commits after {COMMIT_PASSES} passes of the token. All five replicas, including the killed one, hold"
-        f" {'the same trades and the same ledger' if summary.same else 'DIFFERENT states'};"
-        f" cash and shares {'are conserved exactly' if summary.conserved else 'are NOT conserved'}."
-    )
-
-
 EXIT_INTERRUPTED: Final = 130
 SECONDS_MAX: Final = 24 * 3_600
 LOSS_MAX: Final = 0.5
@@ -168,7 +85,7 @@ def demo(
     as_json: bool,
     floor: bool,
 ) -> None:
-    """Run a whole market on this machine and check its order.
+    """Run a whole market on this machine and prove its order.
 
     Nine sites on five continents form one token loop, and six trading floors publish into it. Every site is a process
     with real UDP sockets; losses and the delays of the real distances are injected where datagrams arrive. Customers in
@@ -325,21 +242,6 @@ def report(findings: "Findings", *, temporary: bool) -> str:
     return "\n".join(lines)
 
 
-def _page(findings: "Findings", folder: Path) -> Path | None:
-    """Make the report page, or print why that failed."""
-    try:
-        return write_page(findings.journals.values(), folder)
-    except UserError as error:
-        click.echo(f"fairtape: no report page: {error}", err=True)
-        return None
-
-
-def _page_text(page: Path | None, folder: Path) -> str:
-    if page is None:
-        return f"make the report: {page_commands(folder)}"
-    return f"tables: {folder / TABLES}\nreport: {page}"
-
-
 def _except_killed(findings: "Findings") -> str:
     return "" if findings.killed is None else f" but {findings.killed}"
 
@@ -443,4 +345,100 @@ def _recovery_text(findings: "Findings") -> str:
     return (
         f"{counted(findings.lost, 'datagram')} lost, {counted(findings.requests, 'request')},"
         f" {counted(findings.repairs, 'repair')}; no message is released before {RESILIENCE + 1} sites hold it"
+    )
+
+
+def _page(findings: "Findings", folder: Path) -> Path | None:
+    """Make the report page, or print why that failed."""
+    try:
+        return write_page(findings.journals.values(), folder)
+    except UserError as error:
+        click.echo(f"fairtape: no report page: {error}", err=True)
+        return None
+
+
+def _page_text(page: Path | None, folder: Path) -> str:
+    if page is None:
+        return f"make the report: {page_commands(folder)}"
+    return f"tables: {folder / TABLES}\nreport: {page}"
+
+
+def write_page(journals: Iterable[Path], folder: Path) -> Path:
+    """Write all tables and the page into `folder`. Raises UserError if that fails."""
+    from fairtape.cli.pipeline_jobs import spark_at
+    from fairtape.demo.world import FLOORS, SITES
+
+    with _spark_errors_as_user_errors(), steps(quiet=False) as step:
+        step("report: starting Spark")
+        with spark_at(MASTER) as spark:
+            from fairtape.pipeline.report.report import make_report
+            from fairtape.pipeline.report.sections import Names
+            from fairtape.pipeline.tables.jobs import run_batch
+
+            run_batch(spark, list(journals), folder / TABLES, step=lambda text: step(f"report: {text}"))
+            step("report: writing the page")
+            names = Names(
+                sites={number: site.name for number, site in SITES.items()},
+                sources={number: f"{floor.name} ({floor.city})" for number, floor in FLOORS.items()},
+            )
+            return make_report(spark, folder / TABLES, folder / REPORT, names=names).page
+
+
+def page_commands(folder: Path) -> str:
+    """The commands that make the same page later."""
+    tables, out = shlex.quote(str(folder / TABLES)), shlex.quote(str(folder / REPORT))
+    journals = shlex.quote(str(folder))
+    return f"fairtape pipeline run {journals} --out {tables} && fairtape pipeline report --tables {tables} --out {out}"
+
+
+@contextmanager
+def _spark_errors_as_user_errors() -> Iterator[None]:
+    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.journal import Damaged
+
+    needed()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Damaged as damage:
+        raise UserError(f"{damage}; compare the journals with: fairtape journal verify") from None
+    except ImportError as missing:
+        raise UserError(remedy_for(missing) or str(missing)) from None
+    except OSError as error:
+        raise UserError(f"{error.filename or 'a file'} cannot be used ({error.strerror})") from None
+    except (Py4JError, PySparkException) as error:
+        reason = " ".join(str(error).split())[:REASON_MAX]
+        raise UserError(f"Spark failed ({type(error).__name__}: {reason}); give it more memory, or try again") from None
+
+
+def show_floor(ctx: click.Context) -> NoReturn:
+    """Run the session of `--floor`, print its events and its summary, and exit."""
+    from fairtape.demo.trading_floor import TradingFloor
+    from fairtape.simulation.observer import Violation
+
+    session = TradingFloor()
+    try:
+        for line in session.run():
+            click.echo(line)
+    except Violation as broken:
+        click.echo(f"fairtape: a guarantee broke: {broken}", err=True)
+        ctx.exit(EXIT_BROKEN)
+    summary = session.summary()
+    click.echo(_floor_text(summary))
+    ctx.exit(0 if summary.same and summary.conserved and not summary.accusations else EXIT_BROKEN)
+
+
+def _floor_text(summary: "FloorSummary") -> str:
+    from fairtape.demo.trading_floor import COMMIT_PASSES
+
+    shares = "\n".join(f"  {name:<16} took part in {count:>5,} trades" for name, count in summary.shares.items())
+    return (
+        f"\n{summary.trades:,} trades, {summary.committed:,} of them committed, {summary.void:,} void; the longest"
+        f" pause between two trades was {summary.longest_pause / 1e9:.1f} s\n{shares}\n"
+        f"The arbiters reported {summary.reports:,} tokens, and were accused {summary.accusations:,} times.\n"
+        f"A trade commits after {COMMIT_PASSES} passes of the token. All five replicas, including the killed one, hold"
+        f" {'the same trades and the same ledger' if summary.same else 'DIFFERENT states'};"
+        f" cash and shares {'are conserved exactly' if summary.conserved else 'are NOT conserved'}."
     )
