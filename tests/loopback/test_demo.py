@@ -1,4 +1,4 @@
-"""The demonstration: one order at nine sites, an honest report, a clean end, and no process left behind."""
+"""The demonstration: one order at nine sites, a correct report, a clean end, and no process left behind."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from fairtape.journal import compare, verify
 from loopback.commands import await_line, finish, holder_of, interrupt, run, start
 
-PROMISED = (
+REPORT_KEYS = (
     "sites",
     "published",
     "delivered_min",
@@ -41,16 +41,16 @@ def demonstrate(*arguments: object) -> dict[str, Any]:
 
 
 def await_release(demo: subprocess.Popen[str]) -> None:
-    """Until something was released at all sites."""
+    """Wait until something was released at all sites."""
     while "everywhere 0," in await_line(demo, "released everywhere"):
         pass
 
 
 @pytest.mark.alone
-def test_a_receiver_is_killed_and_nobody_misses_a_trade(tmp_path: Path) -> None:
-    """The ring is formed anew, and X_R's assignment gives its customers a second receiver again. TRMP 2001 §5.3."""
+def test_a_receiver_is_killed_and_no_customer_misses_a_trade(tmp_path: Path) -> None:
+    """The ring is reformed, and X_R assigns its customers a second receiver again. TRMP 2001 §5.3."""
     report = demonstrate("--seconds", 3, "--journals", tmp_path / "journals")
-    assert set(PROMISED) <= report.keys()
+    assert set(REPORT_KEYS) <= report.keys()
     assert report["receiver_killed"] == "Tokyo"
     assert report["formations"] >= 2
     assert report["one_order"] is True
@@ -70,7 +70,7 @@ def test_a_receiver_is_killed_and_nobody_misses_a_trade(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
     report = demonstrate("--seconds", 2, "--no-kill", "--customers", 30, "--journals", tmp_path / "journals")
-    assert set(PROMISED) <= report.keys()
+    assert set(REPORT_KEYS) <= report.keys()
     assert report["receiver_killed"] is None
     assert report["customers_complete"] == 30
     assert report["sites"] == 9
@@ -90,7 +90,7 @@ def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_a_mesh_carries_the_same_promises(tmp_path: Path) -> None:
+def test_a_mesh_gives_the_same_guarantees(tmp_path: Path) -> None:
     quiet = ("--no-kill", "--customers", 9)
     report = demonstrate("--seconds", 1, "--mesh", *quiet, "--loss", 0.02, "--journals", tmp_path / "journals")
     assert report["carrier"] == "mesh"
@@ -111,7 +111,7 @@ def test_ctrl_c_ends_with_the_report_of_what_was_done(tmp_path: Path) -> None:
     assert "one order at all 9 sites  yes" in output
     assert "the floors closed early" in output
     assert "make the report: fairtape pipeline run" in output
-    assert "30 of 30 in 3 regions heard exactly what was released" in " ".join(output.split())
+    assert "30 of 30 in 3 regions received exactly what was released" in " ".join(output.split())
 
 
 @pytest.mark.alone
@@ -134,7 +134,7 @@ def test_no_site_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_a_site_that_dies_unasked_is_told_and_the_others_prove_what_they_have(tmp_path: Path) -> None:
+def test_an_unexpected_exit_is_reported_and_the_other_journals_still_agree(tmp_path: Path) -> None:
     few = ("--customers", 0, "--no-report")
     demo = start("demo", "--seconds", 600, *few, "--json", "--journals", tmp_path / "journals")
     await_release(demo)
@@ -147,7 +147,7 @@ def test_a_site_that_dies_unasked_is_told_and_the_others_prove_what_they_have(tm
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "message"),
     [
         (("--seconds", "0"), "--seconds is 0; give more than 0 and at most 86400"),
         (("--seconds", "-3"), "--seconds is -3; give more than 0 and at most 86400"),
@@ -159,15 +159,15 @@ def test_a_site_that_dies_unasked_is_told_and_the_others_prove_what_they_have(tm
         (("--customers", "-1"), "--customers is -1; give from 0 to 1000"),
     ],
 )
-def test_nonsense_is_refused_in_one_sentence(arguments: tuple[str, ...], complaint: str) -> None:
-    assert run("demo", *arguments) == (2, "", f"fairtape: {complaint}\n")
+def test_invalid_options_are_refused_in_one_sentence(arguments: tuple[str, ...], message: str) -> None:
+    assert run("demo", *arguments) == (2, "", f"fairtape: {message}\n")
 
 
 def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     code, output, errors = run("demo", "--journals", tmp_path / "file" / "journals")
     assert (code, output) == (2, "")
-    assert "where nothing can be written (Not a directory); name another folder" in errors
+    assert "which cannot be written (Not a directory); name another folder" in errors
     code, output, errors = run("demo", "--journals", tmp_path)
     assert (code, output) == (2, "")
     assert errors.endswith("which is not empty; name a new folder\n")

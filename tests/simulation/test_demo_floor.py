@@ -10,7 +10,7 @@ def test_the_floor_survives_a_crash_of_its_arbiter(capsys: pytest.CaptureFixture
     assert run(["demo", "--floor"]) == 0
     output = capsys.readouterr().out
     assert "the arbiter's site in London is killed" in output
-    assert "London is back" in output
+    assert "London restarts" in output
     assert "0 void" in output
     assert "accused 0 times" in output
     assert "the same trades and the same ledger" in output

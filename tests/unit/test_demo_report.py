@@ -1,4 +1,4 @@
-"""The demonstration's report: delays as they were, words that fit their numbers, and what to do with the journals."""
+"""The report of the demonstration: delays, wording that matches the numbers, and commands for the journals."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ FINDINGS = Findings(
     customers=CustomerVerdict(200, 200, 0),
     customer_requests=1,
     customer_lost=2,
-    deaf=0,
+    without_second_feed=0,
     restored_delay=None,
     journals={"New York": Path("/some where/1-new-york")},
     failures=(),
@@ -88,58 +88,58 @@ def test_the_guarantee_counts_from_reception_at_the_token_site() -> None:
     assert FINDINGS.as_json()["guaranteed_delay_ms"] == 1_450.0
 
 
-def test_the_measured_delay_is_told_from_the_trade_to_the_release() -> None:
+def test_the_measured_delay_is_reported_from_the_trade_to_the_release() -> None:
     assert "p50 1,400 ms, p99 1,500 ms, max 1,600 ms from the trade on its floor to its release" in text()
     assert FINDINGS.as_json()["measured_delay_ms"] == {"p50": 1_400.0, "p99": 1_500.0, "max": 1_600.0}
 
 
 def test_where_nothing_was_released_nothing_was_measured() -> None:
     findings = replace(FINDINGS, delay_p50=None, delay_p99=None, delay_max=None)
-    assert "nothing was released everywhere" in text(findings)
+    assert "nothing was released" in text(findings)
     assert findings.as_json()["measured_delay_ms"] == {"p50": None, "p99": None, "max": None}
 
 
-def test_a_killed_receiver_counts_as_far_as_it_came() -> None:
+def test_a_killed_receiver_counts_up_to_its_last_release() -> None:
     assert KILLED.complete
     assert KILLED.delivered_min == 10
-    said = text(KILLED)
-    assert "delivered 10 messages at every site but Tokyo" in said
-    assert "yes: 8 alike to the end, and Tokyo like them as far as it came, 4 messages" in said
-    assert "Tokyo, 10.0 s after the opening; the ring went on without it 3.8 s later" in said
-    assert "its customers heard two receivers again after 4.1 s" in said
-    assert "25.000% of all releases; 8.333% are those that waited for the ring to be formed anew" in said
-    told = KILLED.as_json()
-    assert (told["receiver_killed"], told["receiver_delivered"], told["delivered_min"]) == ("Tokyo", 4, 10)
-    assert (told["reformed_delay_ms"], told["second_feed_delay_ms"]) == (3_800.0, 4_100.0)
+    output = text(KILLED)
+    assert "delivered 10 messages at every site but Tokyo" in output
+    assert "yes: 8 identical to the end, and Tokyo identical for the 4 messages it released" in output
+    assert "Tokyo, 10.0 s after the opening; the ring went on without it 3.8 s later" in output
+    assert "its customers received two feeds again after 4.1 s" in output
+    assert "25.000% of all releases; 8.333% waited for a reformation" in output
+    fields = KILLED.as_json()
+    assert (fields["receiver_killed"], fields["receiver_delivered"], fields["delivered_min"]) == ("Tokyo", 4, 10)
+    assert (fields["reformed_delay_ms"], fields["second_feed_delay_ms"]) == (3_800.0, 4_100.0)
 
 
-def test_a_ring_that_did_not_go_on_is_said_to_have_stopped() -> None:
+def test_a_ring_that_did_not_go_on_is_reported() -> None:
     assert "the ring did not go on without it in time" in text(replace(KILLED, reformed_delay=None))
-    assert "its customers hear two receivers again" in text(replace(KILLED, restored_delay=None))
-    assert "two receivers again" not in text(replace(KILLED, restored_delay=None, deaf=3))
+    assert "its customers receive two feeds again" in text(replace(KILLED, restored_delay=None))
+    assert "two feeds again" not in text(replace(KILLED, restored_delay=None, without_second_feed=3))
 
 
-def test_customers_are_proved_complete_or_counted() -> None:
-    assert "200 of 200 in 3 regions heard exactly what was released, every message once and in order" in text()
-    assert "2 datagrams lost on the way to them, 1 request for what neither feed brought" in text()
+def test_customers_are_reported_complete_or_counted() -> None:
+    assert "200 of 200 in 3 regions received exactly what was released, every message once and in order" in text()
+    assert "2 datagrams lost on the way to them, 1 request for messages lost on both feeds" in text()
     short = replace(FINDINGS, customers=CustomerVerdict(200, 198, 31))
     assert short.missed
-    assert "ONLY 198 of 200 in 3 regions heard exactly what was released; 31 messages not heard" in text(short)
+    assert "ONLY 198 of 200 in 3 regions received exactly what was released; 31 messages missed" in text(short)
     assert (short.as_json()["customers_complete"], short.as_json()["customer_gaps"]) == (198, 31)
-    left = replace(short, finished=False)
-    assert not left.missed
-    assert "198 of 200 in 3 regions had heard all that was released when it ended" in text(left)
+    unfinished = replace(short, finished=False)
+    assert not unfinished.missed
+    assert "198 of 200 in 3 regions had received everything released when the run ended" in text(unfinished)
     assert "customers" not in text(replace(FINDINGS, world=replace(FINDINGS.world, customers=0)))
 
 
-def test_one_is_said_as_one() -> None:
+def test_a_count_of_one_is_singular() -> None:
     assert "published 1 message delivered 1 message at every site" in text()
     assert "1 datagram lost, 1 request, 2 repairs" in text()
 
 
-@pytest.mark.parametrize(("count", "said"), [(0, "0 sites"), (1, "1 site"), (2, "2 sites"), (1_000, "1,000 sites")])
-def test_a_noun_follows_its_number(count: int, said: str) -> None:
-    assert counted(count, "site") == said
+@pytest.mark.parametrize(("count", "output"), [(0, "0 sites"), (1, "1 site"), (2, "2 sites"), (1_000, "1,000 sites")])
+def test_a_noun_agrees_with_its_count(count: int, output: str) -> None:
+    assert counted(count, "site") == output
 
 
 def test_only_a_temporary_folder_comes_with_the_command_that_removes_it() -> None:

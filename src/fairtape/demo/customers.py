@@ -1,12 +1,11 @@
-"""The customers of one region as a process: many machines that hear the same two feeds, each with losses of its own.
+"""The customers of one region as a process: all receive the same two feeds, each with independent loss.
 
-A datagram enters this process once and is read once for all customers, as on a network that carries multicast to their
-doors; behind the door each customer loses its own. What a customer misses on both feeds it asks a retransmit server
-for, from a socket of its own.
+A datagram is received and decoded once for all customers; loss is then drawn per customer. A customer requests messages
+that were lost on both feeds from a retransmit server, through its own socket.
 
-A customer here is guaranteed its service, so it may wait but never misses. It keeps no message: how many it heard of
-each stripe, and a digest of all their bytes in order, are enough to prove against any site's journal that it heard
-exactly what was released.
+These customers have guaranteed service: they wait for retransmissions without limit and never skip a message. A
+customer stores no messages. Its message count and digest per stripe are enough to check against any site's journal
+that it received exactly what was released.
 """
 
 import select
@@ -18,8 +17,8 @@ from random import Random
 from typing import Any, Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.demo.priority import give_way
-from fairtape.demo.reformers import Rhythm
+from fairtape.demo.priority import lower_priority
+from fairtape.demo.reformers import CommitSchedule
 from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
@@ -33,82 +32,82 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket, bind
 
-DATAGRAMS_MAX: Final = 4_096  # that are read from one socket in one turn
+DATAGRAMS_MAX: Final = 4_096  # read from one socket in one turn
 TRADES: Final = (ItchTrade.LETTER.encode("ascii"), WIDE.encode("ascii"))
-PATIENT: Final = CustomerOptions(
+CUSTOMER_OPTIONS: Final = CustomerOptions(
     patience=None, ask_delay=60 * MILLISECOND, retry_period=250 * MILLISECOND, stale_delay=1_500 * MILLISECOND
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
-    """The order to give a full account."""
+class ReportRequest:
+    """Asks a region for the reports of its customers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionNews:
-    """How the customers of a region fare."""
+    """Progress of the customers of a region."""
 
     region: int
     customers: int
-    told_at: Instant
-    trades: int  # that all of them together have heard
-    trades_min: int  # that every one of them has heard
-    gaps: int  # messages that somebody missed for good
+    reported_at: Instant
+    trades: int  # received, summed over all customers
+    trades_min: int  # received by every customer
+    gaps: int  # messages lost for good, summed over all customers
     requests: int
-    lost: int  # datagrams that the injected weather took
-    silent: tuple[tuple[str, int], ...]  # feeds, and how many customers do not hear them
+    lost: int  # datagrams dropped by injected loss
+    silent: tuple[tuple[str, int], ...]  # per feed: how many customers do not receive it
 
     @property
-    def deaf(self) -> int:
-        """How many customers do not hear all feeds, at least."""
+    def without_second_feed(self) -> int:
+        """Customers that do not receive both feeds: a lower bound."""
         return max((count for _, count in self.silent), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class CustomerReport:
-    """What one customer heard of each stripe: how many messages, and the digest of their bytes."""
+    """Per stripe: how many messages one customer received, and the digest of their bytes."""
 
-    heard: Mapping[int, tuple[int, bytes]]
+    received: Mapping[int, tuple[int, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class RegionAccounts:
-    """The answer to an inquiry."""
+class RegionReports:
+    """The answer to a `ReportRequest`."""
 
     region: int
-    accounts: tuple[CustomerReport, ...]
+    reports: tuple[CustomerReport, ...]
 
 
 def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: int) -> None:
-    """The whole life of the process."""
-    give_way()
+    """Entry point of the process."""
+    lower_priority()
     link.tell(Ready())
     plan = link.expect(WorldPlan)
     if plan is None:
         return
     clock = SharedClock()
-    with ExitStack() as closing:
-        town = CustomerRegion(plan.edge, region, count, loss=loss, chance=Random(f"{seed}/{region}"))  # noqa: S311
-        closing.callback(town.close)
-        town.follow(plan.edge, clock.now())
+    with ExitStack() as resources:
+        customers = CustomerRegion(plan.edge, region, count, loss=loss, random=Random(f"{seed}/{region}"))  # noqa: S311
+        resources.callback(customers.close)
+        customers.follow(plan.edge, clock.now())
         rounds = Rounds(plan.ring.formation, turn=region, turns=len(REGIONS))
         while not link.stopped:
             for order in link.orders():
-                if isinstance(order, Inquiry):
-                    link.tell(town.accounts())
-                elif isinstance(order, Rhythm):
+                if isinstance(order, ReportRequest):
+                    link.tell(customers.reports())
+                elif isinstance(order, CommitSchedule):
                     rounds = Rounds(order.formation, turn=region, turns=len(REGIONS))
-            town.rest(rounds.due_at - clock.now())
+            customers.sleep(rounds.due_at - clock.now())
             if rounds.come(clock.now()):
                 now = clock.now()
-                town.turn(now)
-                link.offer(town.news(now))
+                customers.turn(now)
+                link.offer(customers.news(now))
 
 
 @dataclass(slots=True)
-class _Ear:
-    """One customer, and what it heard."""
+class _CustomerState:
+    """One customer and what it received."""
 
     customer: Customer
     repairs: UdpSocket
@@ -118,7 +117,7 @@ class _Ear:
     counts: dict[int, int] = field(default_factory=dict)
     digests: dict[int, Any] = field(default_factory=dict)
 
-    def note(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         match record:
             case Delivered(stripe, _, _, messages):
                 self.trades += sum(message[:1] in TRADES for message in messages)
@@ -133,7 +132,7 @@ class _Ear:
 
 
 def _packets(datagrams: Iterable[bytes]) -> Iterator[Packet]:
-    """Those that are packets: whoever is on this machine can send to a group."""
+    """Decode the datagrams and drop malformed ones: any program on this machine can send to a group."""
     for datagram in datagrams:
         with suppress(BadMold):
             yield decode(datagram)
@@ -142,10 +141,10 @@ def _packets(datagrams: Iterable[bytes]) -> Iterator[Packet]:
 class CustomerRegion:
     """All customers of one region."""
 
-    def __init__(self, plan: EdgePlan, region: int, count: int, *, loss: float, chance: Random) -> None:
+    def __init__(self, plan: EdgePlan, region: int, count: int, *, loss: float, random: Random) -> None:
         self._region = region
         self._loss = loss
-        self._chance = chance
+        self._random = random
         self._lost = 0
         self._feeds: dict[int, tuple[UdpSocket, str]] = {}
         feeds, servers = REGIONS[region].feeds, plan.servers_of(REGIONS[region])
@@ -153,93 +152,94 @@ class CustomerRegion:
         for stripe in plan.stripes.edge:
             for feed in feeds:
                 route = plan.routes[stripe.endpoint(feed)]
-                heard = UdpSocket(interface.join(route) if plan.multicast else bind(*route))
-                self._feeds[heard.fd] = heard, feed
-        self._ears = [
-            _Ear(
+                feed_socket = UdpSocket(interface.join(route) if plan.multicast else bind(*route))
+                self._feeds[feed_socket.fd] = feed_socket, feed
+        self._states = [
+            _CustomerState(
                 Customer(
                     plan.settings.tag,
                     feeds=feeds,
-                    servers=servers[place % len(servers) :] + servers[: place % len(servers)],
-                    options=PATIENT,
+                    servers=servers[position % len(servers) :] + servers[: position % len(servers)],
+                    options=CUSTOMER_OPTIONS,
                 ),
                 UdpSocket(bind(LOOPBACK, 0)),
             )
-            for place in range(count)
+            for position in range(count)
         ]
-        self._by_repairs = {ear.repairs.fd: ear for ear in self._ears}
+        self._by_repairs = {state.repairs.fd: state for state in self._states}
 
     def follow(self, plan: EdgePlan, now: Instant) -> None:
-        """Hear all stripes, from their first message on."""
-        for ear in self._ears:
-            ear.customer.follow(plan.stripes, plan.stripes.stripes, now, starts=dict.fromkeys(plan.stripes.stripes, 1))
+        """Follow all stripes from their first message on."""
+        for state in self._states:
+            state.customer.follow(
+                plan.stripes, plan.stripes.stripes, now, starts=dict.fromkeys(plan.stripes.stripes, 1)
+            )
 
     def turn(self, now: Instant) -> None:
-        """Hear what has come since the last turn."""
-        for heard, feed in self._feeds.values():
-            for packet in _packets(heard.receive(DATAGRAMS_MAX)):
-                for ear in self._ears:
+        """Process what arrived since the last turn."""
+        for feed_socket, feed in self._feeds.values():
+            for packet in _packets(feed_socket.receive(DATAGRAMS_MAX)):
+                for state in self._states:
                     if not self._loses():
-                        ear.customer.receive_packet(packet, now, feed=feed)
-        self._hear_repairs(now)
-        for ear in self._ears:
-            ear.customer.wake(now)
-            for effect in ear.customer.drain():
+                        state.customer.receive_packet(packet, now, feed=feed)
+        self._receive_repairs(now)
+        for state in self._states:
+            state.customer.wake(now)
+            for effect in state.customer.drain():
                 if isinstance(effect, SendUnicast):
-                    ear.repairs.send(effect.datagrams, effect.to)
+                    state.repairs.send(effect.datagrams, effect.to)
                 else:
-                    ear.note(effect)
+                    state.apply(effect)
 
-    def _hear_repairs(self, now: Instant) -> None:
+    def _receive_repairs(self, now: Instant) -> None:
         ready, _, _ = select.select(list(self._by_repairs), (), (), 0)
         for fd in ready:
-            ear = self._by_repairs[fd]
-            for datagram in ear.repairs.receive(DATAGRAMS_MAX):
+            state = self._by_repairs[fd]
+            for datagram in state.repairs.receive(DATAGRAMS_MAX):
                 if not self._loses():
-                    ear.customer.receive(datagram, now)
+                    state.customer.receive(datagram, now)
 
-    def rest(self, period: Duration) -> None:
-        """Do nothing for so long: whatever comes waits in the sockets, and no release is disturbed."""
+    def sleep(self, period: Duration) -> None:
+        """Sleep without reading: datagrams wait in the sockets, so that no CPU time is taken from releases."""
         select.select((), (), (), max(period, 0) / SECOND)
 
     def news(self, now: Instant) -> RegionNews:
-        """How they fare."""
-        ears = self._ears
+        states = self._states
         silent = [
-            (feed, sum(any(each == feed for _, each in ear.silent) for ear in ears))
+            (feed, sum(any(each == feed for _, each in state.silent) for state in states))
             for feed in REGIONS[self._region].feeds
         ]
         return RegionNews(
             region=self._region,
-            customers=len(ears),
-            told_at=now,
-            trades=sum(ear.trades for ear in ears),
-            trades_min=min((ear.trades for ear in ears), default=0),
-            gaps=sum(ear.gaps for ear in ears),
-            requests=sum(ear.customer.counts.requests for ear in ears),
+            customers=len(states),
+            reported_at=now,
+            trades=sum(state.trades for state in states),
+            trades_min=min((state.trades for state in states), default=0),
+            gaps=sum(state.gaps for state in states),
+            requests=sum(state.customer.counts.requests for state in states),
             lost=self._lost,
             silent=tuple(silent),
         )
 
-    def accounts(self) -> RegionAccounts:
-        """What each of them heard."""
-        return RegionAccounts(
+    def reports(self) -> RegionReports:
+        return RegionReports(
             self._region,
             tuple(
-                CustomerReport({stripe: (count, ear.digests[stripe].digest()) for stripe, count in ear.counts.items()})
-                for ear in self._ears
+                CustomerReport(
+                    {stripe: (count, state.digests[stripe].digest()) for stripe, count in state.counts.items()}
+                )
+                for state in self._states
             ),
         )
 
     def close(self) -> None:
-        """Leave all groups."""
-        for heard, _ in self._feeds.values():
-            heard.close()
-        for ear in self._ears:
-            ear.repairs.close()
+        for feed_socket, _ in self._feeds.values():
+            feed_socket.close()
+        for state in self._states:
+            state.repairs.close()
 
     def _loses(self) -> bool:
-        """Whether a datagram is lost on the way to one customer."""
-        lost = self._loss > 0 and self._chance.random() < self._loss
+        """Draw whether one customer loses a datagram."""
+        lost = self._loss > 0 and self._random.random() < self._loss
         self._lost += lost
         return lost

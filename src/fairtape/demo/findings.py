@@ -1,4 +1,4 @@
-"""What the demonstration proved. Everything about the order and its releases is read from the journals afterwards."""
+"""The results of the demonstration. Order and release times are read from the journals after the run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -9,8 +9,8 @@ from pathlib import Path
 from fairtape.core.effects import Release
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.percentiles import percentile
-from fairtape.demo.audit import CustomerVerdict, judge
-from fairtape.demo.customers import RegionAccounts
+from fairtape.demo.audit import CustomerVerdict, check_customers
+from fairtape.demo.customers import RegionReports
 from fairtape.demo.delays import Delays
 from fairtape.demo.reformers import FormationNews
 from fairtape.demo.tally import DemoTally
@@ -21,13 +21,13 @@ from fairtape.net.driver import may_run_in_real_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The report."""
+    """The results, as the report prints them."""
 
     world: DemoWorld
     published: int
     delivered: Mapping[str, int]  # messages released, by city
     one_order: bool
-    problem: str | None  # why it is not one order
+    problem: str | None  # why the journals do not prove one order
     releases: int  # messages times sites
     late: int
     spread_p50: Duration | None
@@ -36,11 +36,11 @@ class Findings:
     delay_p99: Duration | None
     delay_max: Duration | None
     clock_bound: Duration
-    real_time: bool  # whether the kernel preferred receivers to other programs
+    real_time: bool  # whether receivers ran with real-time priority
     requests: int
     repairs: int
     lost: int
-    late_reforming: int  # of those that are late: because a formation had to be waited for
+    late_reforming: int  # late releases that waited for a reformation
     killed: str | None  # the receiver that was killed
     killed_at: Instant  # since the floors opened
     formations: Sequence[FormationNews]
@@ -48,48 +48,48 @@ class Findings:
     customers: CustomerVerdict
     customer_requests: int
     customer_lost: int  # datagrams
-    deaf: int  # customers that do not hear two feeds at the end
-    restored_delay: Duration | None  # from the kill until the last customer heard a second feed again
+    without_second_feed: int  # customers that do not receive two feeds at the end
+    restored_delay: Duration | None  # from the kill until all customers received two feeds again
     journals: Mapping[str, Path]
     failures: Sequence[str]
-    finished: bool  # everything published was released and heard, as far as anybody had told
+    finished: bool  # everything published was released and received, according to the children
     interrupted: bool
 
     @property
     def survivors(self) -> list[str]:
-        """All sites but the one that was killed."""
+        """All sites except the killed one."""
         return [name for name in self.delivered if name != self.killed]
 
     @property
     def delivered_min(self) -> int:
-        """What every site has released, but for the one that was killed."""
+        """Messages that every surviving site released."""
         return min(self.delivered[name] for name in self.survivors)
 
     @property
     def complete(self) -> bool:
-        """Everything published was released at every site, but for the one that was killed."""
+        """Whether every surviving site released everything published."""
         return all(self.delivered[name] == self.published for name in self.survivors)
 
     @property
     def missed(self) -> bool:
-        """Whether it came to its end, and a customer did not hear exactly what was released."""
+        """Whether the run finished and some customer did not receive exactly what was released."""
         return self.finished and self.customers.complete < self.world.customers
 
     @property
     def late_fraction(self) -> float:
-        """The share of releases after their instant."""
+        """The share of releases after their commit instant."""
         return self.late / self.releases if self.releases else 0.0
 
     @property
     def guaranteed_delay(self) -> Duration:
-        """From reception at the token site to a release on time: the wait for a token, and the commit delay. T-RMP §5.
+        """From reception at the token site to release: the wait for a token plus the commit delay. T-RMP §5.
 
-        The way to the token site comes before it, and what is lost there is sent again.
+        The path from the source to the token site, with its retransmissions, is not included.
         """
         return TIMING.delay_max
 
     def as_json(self) -> dict[str, object]:
-        """The report for programs."""
+        """The fields of `fairtape demo --json`."""
         return {
             "sites": len(SITES),
             "floors": len(FLOORS),
@@ -132,7 +132,7 @@ class Findings:
             "customer_gaps": self.customers.missed,
             "customer_requests": self.customer_requests,
             "customer_datagrams_lost": self.customer_lost,
-            "customers_with_two_feeds": self.world.customers - self.deaf,
+            "customers_with_two_feeds": self.world.customers - self.without_second_feed,
             "second_feed_delay_ms": _scaled(self.restored_delay, MILLISECOND),
             "failures": list(self.failures),
             "interrupted": self.interrupted,
@@ -140,15 +140,15 @@ class Findings:
         }
 
 
-def find(
+def collect_findings(
     tally: DemoTally,
     plan: WorldPlan,
     journals: Mapping[str, Path],
-    accounts: Sequence[RegionAccounts],
+    reports: Sequence[RegionReports],
     *,
     interrupted: bool,
 ) -> Findings:
-    """Read the journals of all sites and put everything together."""
+    """Read the journals of all sites and combine them with the tally."""
     killed = None if tally.killed is None else name_of(tally.killed)
     proofs = {name: verify(path) for name, path in journals.items()}
     survivors = [name for name in journals if name != killed]
@@ -183,10 +183,10 @@ def find(
         killed_at=max(tally.killed_at - tally.opened_at, 0),
         formations=tuple(tally.formations),
         reformed_delay=_reformed_delay(tally),
-        customers=judge(plan.edge, journals[survivors[0]], accounts),
+        customers=check_customers(plan.edge, journals[survivors[0]], reports),
         customer_requests=sum(region.requests for region in regions),
         customer_lost=sum(region.lost for region in regions),
-        deaf=tally.deaf,
+        without_second_feed=tally.without_second_feed,
         restored_delay=tally.restored_at - tally.killed_at if tally.restored_at else None,
         journals=journals,
         failures=tuple(tally.failures),
@@ -196,7 +196,7 @@ def find(
 
 
 def _reformed_delay(tally: DemoTally) -> Duration | None:
-    """From the kill until the ring went on without the killed one."""
+    """From the kill to the start of the first formation without the killed site."""
     for each in tally.formations:
         if tally.killed is not None and tally.killed not in each.formation.members:
             return each.formation.starts_at - tally.killed_at
@@ -204,7 +204,7 @@ def _reformed_delay(tally: DemoTally) -> Duration | None:
 
 
 def _problem(proofs: Mapping[str, AuditReport], survivors: Sequence[str], *, finished: bool) -> str | None:
-    """Why the journals of the survivors do not prove one order. Equal chains mean equal histories, byte for byte."""
+    """Why the journals of the survivors do not prove one order. Equal hash chains mean identical histories."""
     for name, proof in proofs.items():
         if not proof.sound:
             return f"the journal of {name} is damaged: {proof.problems[0].reason}"
@@ -212,21 +212,21 @@ def _problem(proofs: Mapping[str, AuditReport], survivors: Sequence[str], *, fin
     if difference is not None:
         return f"from sequence {difference.sequence} on: {difference.reason}"
     if finished and len({proofs[name].digest for name in survivors}) > 1:
-        return "all sites have released everything, and their chains end differently"
+        return "all sites released everything, but their hash chains differ"
     return None
 
 
 def _prefix_problem(killed: str, journal: Path, whole: Path) -> str | None:
-    """Why what a killed site released is not the beginning of what the others released.
+    """Why the releases of the killed site are not a prefix of the releases of the others.
 
-    What it only held does not count: if no other site held it, the others went on without.
+    Messages that it held but did not release do not count: the others may have continued without them.
     """
     with JournalReader.open(journal).entries() as part, JournalReader.open(whole).entries() as rest:
         for one, other in zip_longest(part, rest):
             if one is None:
                 return None
             if other is None or one.encoded != other.encoded:
-                return f"{killed} released another message than the others at sequence {one.ordered.sequence}"
+                return f"{killed} and the other sites released different messages at sequence {one.ordered.sequence}"
     return None
 
 
@@ -243,7 +243,6 @@ class _Marks:
         self.delays = Delays()
 
     def read(self, journals: Sequence[Path]) -> None:
-        """Take in what these sites released."""
         for row in _rows(journals):
             marks = [entry.release for entry in row if entry.release is not None]
             on_time = [mark.released_at for mark in marks if not mark.late]
@@ -257,14 +256,14 @@ class _Marks:
                 self.spreads.append(max(on_time) - min(on_time))
 
     def _waited(self, marks: Sequence[Release]) -> bool:
-        """Whether a formation was decided between the instant of a release and the release."""
+        """Whether a formation was decided between the commit instant and the release."""
         first = min(mark.commit_at for mark in marks)
         last = max(mark.released_at for mark in marks)
         return any(first < each.decided_at <= last for each in self._reformations)
 
 
 def _rows(journals: Sequence[Path]) -> Iterator[list[JournalEntry]]:
-    """The same token at every site, as far as anyone has released it: one that was killed has fewer."""
+    """The entries of each token over all sites. The journal of a killed site ends earlier."""
     with ExitStack() as open_journals:
         cursors = [open_journals.enter_context(JournalReader.open(path).entries()) for path in journals]
         for row in zip_longest(*cursors):

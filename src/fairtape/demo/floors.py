@@ -1,4 +1,4 @@
-"""The trading floors as one process: six sources, each of which publishes the trades of its venue when they happen."""
+"""The trading floors as one process: six sources, each publishing the trades of its venue as they happen."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.demo.reformers import Rhythm
+from fairtape.demo.reformers import CommitSchedule
 from fairtape.demo.world import FLOORS, SITES, WorldPlan
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.process.temporary_site import Rounds
@@ -23,31 +23,31 @@ from fairtape.ring.membership.formation import Formation
 
 SYMBOLS: Final = 2_000
 SLICE_PERIOD: Final = 100 * MILLISECOND
-GATHER_PERIOD: Final = 2 * MILLISECOND  # trades of one burst leave a floor in one datagram
+GATHER_PERIOD: Final = 2 * MILLISECOND  # so that the trades of a burst share a datagram
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The order to trade from this instant on: there is a ring."""
+    """The order to start trading at this instant. Sent when the ring has formed."""
 
     opens_at: Instant
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The order to trade no more and to see everything acknowledged."""
+    """The order to stop trading and wait until everything is acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloorNews:
-    """How far the floors are."""
+    """Progress of the floors."""
 
     published: int
     closed: bool  # the session is over and everything is acknowledged
 
 
 def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> None:
-    """The whole life of the floors' process."""
+    """Entry point of the process."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)
     opening = link.expect(Opening)
@@ -65,22 +65,22 @@ def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> No
         ),
         seed,
     )
-    driver = Driver([session.seat(plan.ring, floor, clock) for floor in FLOORS], clock)
+    driver = Driver([session.runtime(plan.ring, floor, clock) for floor in FLOORS], clock)
     rounds = _rounds(plan.ring.formation)
 
-    def ended() -> bool:
+    def stopped() -> bool:
         nonlocal rounds
         if rounds.come(clock.now()):
             for order in link.orders():
                 if isinstance(order, Close):
                     session.close()
-                elif isinstance(order, Rhythm):
+                elif isinstance(order, CommitSchedule):
                     rounds = _rounds(order.formation)
             link.offer(FloorNews(session.published, session.closed))
         return link.stopped
 
     try:
-        driver.run(ended)
+        driver.run(stopped)
     finally:
         driver.close()
 
@@ -90,7 +90,7 @@ def _rounds(formation: Formation) -> Rounds:
 
 
 class Session:
-    """One trading session of all floors: draws the flow slice by slice and hands each floor its own trades."""
+    """One trading session of all floors: generates the flow slice by slice and passes each floor its trades."""
 
     def __init__(self, flow: Flow, seed: int) -> None:
         self._slices: Iterator[Trades] = batches(flow, np.random.default_rng(seed))
@@ -98,8 +98,7 @@ class Session:
         self.next_slice_at: Instant | None = flow.starts_at
         self._floors: dict[int, TradingFloorSource] = {}
 
-    def seat(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
-        """The seat of one floor."""
+    def runtime(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
         config = plan.source(node)
         source = source_of(config, clock)
         floor = self._floors[FLOORS[node].number] = TradingFloorSource(self, source)
@@ -107,22 +106,22 @@ class Session:
 
     @property
     def published(self) -> int:
-        """Messages of all floors."""
+        """Messages published by all floors."""
         return sum(floor.published for floor in self._floors.values())
 
     @property
     def closed(self) -> bool:
-        """Nothing is left to publish, and everything published has its place in the order."""
+        """Whether nothing is left to publish and everything published is acknowledged."""
         return self.next_slice_at is None and all(floor.idle for floor in self._floors.values())
 
     def close(self) -> None:
-        """Trade no more."""
+        """Stop trading and drop the trades that are not published yet."""
         self.next_slice_at = None
         for floor in self._floors.values():
             floor.take(blank_trades(0))
 
     def advance(self, now: Instant) -> None:
-        """Draw the slices that have begun."""
+        """Generate the slices that have begun."""
         while self.next_slice_at is not None and self.next_slice_at <= now:
             trades = next(self._slices, None)
             if trades is None:
@@ -134,7 +133,7 @@ class Session:
 
 
 class TradingFloorSource:
-    """One venue: a producer that publishes trades when their time has come."""
+    """One venue: a producer that publishes trades when they are due."""
 
     def __init__(self, session: Session, source: Source) -> None:
         self._session = session
@@ -143,20 +142,20 @@ class TradingFloorSource:
         self.published = 0
 
     def add(self, trades: Trades) -> None:
-        """More trades, later than those that wait."""
+        """Queue more trades, all later than those already queued."""
         self.take(np.concatenate([self._trades, trades]))
 
     def take(self, trades: Trades) -> None:
-        """These trades instead of those that wait."""
+        """Replace the queued trades."""
         self._trades = trades
 
     @property
     def idle(self) -> bool:
-        """Nothing waits, and everything published is acknowledged."""
+        """Whether nothing is queued and everything published is acknowledged."""
         return not len(self._trades) and self._source.idle
 
     def deadline(self) -> Instant | None:
-        """When the first waiting trade leaves, or the next slice begins."""
+        """When the first queued trade is due or the next slice begins."""
         next_slice_at = self._session.next_slice_at
         if not len(self._trades):
             return next_slice_at
@@ -164,7 +163,7 @@ class TradingFloorSource:
         return leaves_at if next_slice_at is None else min(leaves_at, next_slice_at)
 
     def wake(self, now: Instant) -> None:
-        """Publish what has been traded."""
+        """Publish the trades that are due."""
         self._session.advance(now)
         due = int(np.searchsorted(self._trades["traded_at"], now, side="right"))
         if due:

@@ -1,14 +1,14 @@
-"""Who comes first on a machine that is a whole world: receivers, because a release is due at an instant."""
+"""Scheduling priority: receivers run before the other processes, because releases have deadlines."""
 
 import os
 from typing import Final
 
 from fairtape.net.driver import may_run_in_real_time
 
-NICENESS: Final = 15  # of the others, where receivers are ordinary programs
+NICENESS: Final = 15  # of other processes, where receivers have no real-time priority
 
 
-def give_way() -> None:
-    """Let this process come after the receivers. Where those run in real time they come first anyhow."""
+def lower_priority() -> None:
+    """Lower the priority of this process below the receivers, unless those run in real time anyway."""
     if not may_run_in_real_time():
         os.nice(NICENESS)

@@ -1,4 +1,4 @@
-"""A receiver as a process: a site of the ring that obeys the reformation server, and its outlet to the customers."""
+"""A receiver as a process: a site of the ring, and the remulticast of its releases to the customers."""
 
 from collections import deque
 from collections.abc import Callable
@@ -31,47 +31,47 @@ from fairtape.tape.sales import Sale
 from fairtape.tape.ticker import Ticker
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 
-SALES_MAX: Final = 16  # of one piece of news: the busiest symbols
-# Heartbeats only where a token brings nothing: on a machine that is a whole world, dozens of customers hear each.
-SPEECH: Final = RemulticastOptions(heartbeat_delay=300 * MILLISECOND, heartbeat_period=600 * MILLISECOND)
-# Two cores cannot release at nine sites and speak to all regions in one instant. So all sites release first, and those
-# who speak do so at the same instant as one another, a moment later; those who do not, when it disturbs nobody.
-SPEECH_DELAY: Final = 10 * MILLISECOND
-SILENT_DELAY: Final = 50 * MILLISECOND
+SALES_MAX: Final = 16  # in one `TickerNews`: the busiest symbols
+# Heartbeats are sparse: on this one machine, every one of them is processed by dozens of customers.
+REMULTICAST_OPTIONS: Final = RemulticastOptions(heartbeat_delay=300 * MILLISECOND, heartbeat_period=600 * MILLISECOND)
+# A small machine cannot release at nine sites and remulticast to all regions at the same instant. So all sites release
+# first; sites with a feed publish together shortly after, and the others update their position later still.
+PUBLISH_DELAY: Final = 10 * MILLISECOND
+STANDBY_DELAY: Final = 50 * MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
 class TickerNews:
-    """The last sales of the busiest symbols, with their volumes."""
+    """The last sales and the volumes of the busiest symbols."""
 
     symbols: int
     sales: tuple[tuple[Sale, Quantity], ...]
 
 
 def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False) -> None:
-    """The whole life of a receiver's process. With `shows` its news tell of the ticker as well."""
+    """Entry point of the process. With `shows` it reports the ticker as well."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)
     if plan is None:
         return
     clock = SharedClock()
     log = ReleaseLog(keeps_messages=shows)
-    speaker = Speaker(plan.edge, log.delivered)
+    publisher = RegionPublisher(plan.edge, log.delivered)
     screen = TickerScreen() if shows else None
     traces = SiteTraces(journal, stripe=plan.ring.stripe, site=me, note=lambda _text: None)
-    site, seat = _seat(plan, me, journal, clock, speaker, traces.tracer)
-    seat.reporter = log.reported
+    site, runtime = _open_site(plan, me, journal, clock, publisher, traces.tracer)
+    runtime.reporter = log.reported
     if screen is not None:
-        speaker.also(screen)
-    driver = Driver([seat], clock, gather_period=gather_period(plan.ring.formation.timing))
+        publisher.add_screen(screen)
+    driver = Driver([runtime], clock, gather_period=gather_period(plan.ring.formation.timing))
     rounds = Rounds(plan.ring.formation, turn=0, turns=1)
 
-    def ended() -> bool:
+    def stopped() -> bool:
         nonlocal rounds
         now = clock.now()
         formation = site.formation
-        if formation is not None and formation.number != speaker.formation:
-            speaker.assign(formation.number, feeds_of(me, REGIONS, formation.members), now)
+        if formation is not None and formation.number != publisher.formation:
+            publisher.assign(formation.number, feeds_of(me, REGIONS, formation.members), now)
             turn = formation.members.index(me) if me in formation.members else 0
             rounds = Rounds(formation, turn=turn, turns=len(formation.members))
         if rounds.come(now):
@@ -80,25 +80,25 @@ def run_receiver(link: ChildLink, me: NodeId, journal: Path, shows: bool = False
                 pass
             if screen is not None:
                 link.offer(screen.news())
-            lost = seat.link_faults.lost if seat.link_faults else 0
+            lost = runtime.link_faults.lost if runtime.link_faults else 0
             if site.receiver is not None and link.offer(site_news(log, site.receiver, lost=lost)):
                 log.clear_recent()
         return link.stopped
 
     try:
         tune_gc()
-        run_in_real_time()  # where it is granted, as in a deployment
-        driver.run(ended)
+        run_in_real_time()  # where permitted, as in a deployment
+        driver.run(stopped)
     finally:
         driver.close()
-        speaker.close()
+        publisher.close()
         traces.close(clock.now())
 
 
-def _seat(
-    plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, speaker: "Speaker", tracer: Tracer | None
+def _open_site(
+    plan: WorldPlan, me: NodeId, journal: Path, clock: Clock, publisher: "RegionPublisher", tracer: Tracer | None
 ) -> tuple[Site, NodeRuntime]:
-    """The site with its sockets and its journal."""
+    """Create the site with its sockets and its journal."""
     ring = plan.ring
     writer = JournalWriter.open(journal, stripe=ring.stripe, site=me)
     site = Site(
@@ -109,102 +109,97 @@ def _seat(
         clock_bound=clock.bound,
         tracer=tracer,
     )
-    seat = NodeRuntime(
+    runtime = NodeRuntime(
         site,
         ring_transport(ring, me),
         link_faults=faults_at(ring, me),
         journal=writer,
         history=History(journal),
-        producer=speaker,
-        consumer=speaker.delivered,
-        on_formation=speaker.turned,
+        producer=publisher,
+        consumer=publisher.delivered,
+        on_formation=publisher.turned,
     )
-    return site, seat
+    return site, runtime
 
 
-class Speaker:
-    """The outlet of a receiver on real sockets: a consumer, a herald and a producer of its seat."""
+class RegionPublisher:
+    """Remulticasts the releases of a receiver over real sockets. Consumer and producer of its runtime."""
 
     def __init__(self, plan: EdgePlan, consumer: Callable[[Deliver], None]) -> None:
-        self.formation = 0  # whose assignment it follows
+        self.formation = 0  # the formation whose feed assignment applies
         self._routes = plan.routes
         self._consumers = [consumer]
-        self._heralds: list[Callable[[FormationChange], None]] = []
+        self._formation_listeners: list[Callable[[FormationChange], None]] = []
         edition = Edition(plan.settings.tag, plan.stripes, plan.settings.core)
-        self._outlet = Remulticaster(StripePosition.fresh(edition), feeds=(), options=SPEECH)
-        self._delay: Duration = SILENT_DELAY
-        self._waiting: deque[tuple[Instant, Deliver]] = deque()  # what was released and is not said yet
-        own = bind(LOOPBACK, 0)
+        self._remulticaster = Remulticaster(StripePosition.fresh(edition), feeds=(), options=REMULTICAST_OPTIONS)
+        self._delay: Duration = STANDBY_DELAY
+        self._waiting: deque[tuple[Instant, Deliver]] = deque()  # released and not yet published
+        sender = bind(LOOPBACK, 0)
         if plan.multicast:
-            Interface.named(LOOPBACK).configure_sender(own, ttl=plan.settings.ttl)
-        self._socket = UdpSocket(own)
+            Interface.named(LOOPBACK).configure_sender(sender, ttl=plan.settings.ttl)
+        self._socket = UdpSocket(sender)
 
-    def also(self, screen: "TickerScreen") -> None:
-        """Somebody else who hears what is released."""
+    def add_screen(self, screen: "TickerScreen") -> None:
+        """Pass deliveries and formation changes to the screen as well."""
         self._consumers.append(screen.delivered)
-        self._heralds.append(screen.turned)
+        self._formation_listeners.append(screen.turned)
 
     def assign(self, formation: int, feeds: tuple[str, ...], now: Instant) -> None:
-        """Speak on the feeds that a formation leaves to this receiver."""
-        self._delay = SPEECH_DELAY if feeds else SILENT_DELAY
-        self._outlet.set_feeds(feeds, now)
+        """Publish on the feeds that the formation assigns to this receiver."""
+        self._delay = PUBLISH_DELAY if feeds else STANDBY_DELAY
+        self._remulticaster.set_feeds(feeds, now)
         if not self.formation:
-            self._outlet.start(now)
+            self._remulticaster.start(now)
         self.formation = formation
 
     def delivered(self, delivery: Deliver) -> None:
-        """Say it soon."""
+        """Queue a delivery for publication, and pass it on."""
         self._waiting.append((delivery.release.commit_at + self._delay, delivery))
         for consumer in self._consumers:
             consumer(delivery)
 
     def turned(self, change: FormationChange) -> None:
-        """A formation takes over at a place of the order to come."""
-        self._outlet.turn(change)
-        for on_formation in self._heralds:
+        """A new formation takes over at a future position of the order."""
+        self._remulticaster.turn(change)
+        for on_formation in self._formation_listeners:
             on_formation(change)
 
     def deadline(self) -> Instant | None:
-        """When there is something to say."""
-        due_at = self._outlet.deadline()
+        due_at = self._remulticaster.deadline()
         if not self._waiting:
             return due_at
         return self._waiting[0][0] if due_at is None else min(due_at, self._waiting[0][0])
 
     def wake(self, now: Instant) -> None:
-        """Say what is due."""
         while self._waiting and self._waiting[0][0] <= now:
-            self._outlet.deliver(self._waiting.popleft()[1], now)
-        self._outlet.wake(now)
+            self._remulticaster.deliver(self._waiting.popleft()[1], now)
+        self._remulticaster.wake(now)
         self._carry_out()
 
     def close(self) -> None:
-        """Give the socket back."""
         self._socket.close()
 
     def _carry_out(self) -> None:
-        for effect in self._outlet.drain():
+        for effect in self._remulticaster.drain():
             if isinstance(effect, SendMulticast):
                 self._socket.send(effect.datagrams, self._routes[effect.to])
 
 
 class TickerScreen:
-    """The unified ticker of one site, for a screen: it is applied between the releases, not when they are due."""
+    """The unified ticker of one site, for the live view. It is updated between releases, to keep them punctual."""
 
     def __init__(self) -> None:
         self._ticker = Ticker()
-        self._waiting: list[Deliver | FormationChange] = []  # since the last news, of which there are ten a second
+        self._waiting: list[Deliver | FormationChange] = []  # since the last news
 
     def delivered(self, delivery: Deliver) -> None:
-        """Only note it."""
         self._waiting.append(delivery)
 
     def turned(self, change: FormationChange) -> None:
-        """Only note it."""
         self._waiting.append(change)
 
     def news(self) -> TickerNews:
-        """Apply what was noted, and say how the ticker stands."""
+        """Apply what is queued, and return the state of the ticker."""
         for each in self._waiting:
             if isinstance(each, Deliver):
                 self._ticker.apply(each)

@@ -1,4 +1,4 @@
-"""The reformation server (X_R) as a process: it founds the ring, and forms it anew without a site that fell silent."""
+"""The reformation server (X_R) as a process: forms the ring, and reforms it without a failed site."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from fairtape.storage.formation_stores import StoreThread, open_store
 
 @dataclass(frozen=True, slots=True)
 class FormationNews:
-    """A formation, as soon as it is decided."""
+    """A formation was decided."""
 
     formation: Formation
     cause: str
@@ -25,40 +25,40 @@ class FormationNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
-    """The order to keep away from the commit instants of this formation."""
+class CommitSchedule:
+    """The order to do background work between the commit instants of this formation."""
 
     formation: Formation
 
 
 def run_reformer(link: ChildLink) -> None:
-    """The whole life of the server's process."""
+    """Entry point of the process."""
     link.tell(Ready())
     plan = link.expect(WorldPlan)
     if plan is None:
         return
     clock = SharedClock()
     ring = plan.ring
-    bench = ReformerConfig(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
-    reformer = Reformer(bench, plan.topology, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
-    seat = NodeRuntime(reformer, ring_transport(ring, REFORMER), link_faults=faults_at(ring, REFORMER))
-    driver = Driver([seat], clock)
-    seat.store = StoreThread(open_store(plan.store), driver.wakeup)
+    config = ReformerConfig(me=REFORMER, operator=OPERATOR, leader_lease=ring.formation.timing.lease_period)
+    reformer = Reformer(config, plan.topology, keys=ring.keys, born_at=clock.now(), clock_bound=clock.bound)
+    runtime = NodeRuntime(reformer, ring_transport(ring, REFORMER), link_faults=faults_at(ring, REFORMER))
+    driver = Driver([runtime], clock)
+    runtime.store = StoreThread(open_store(plan.store), driver.wakeup)
     rounds = Rounds(ring.formation, turn=0, turns=1)
-    told = 0
+    reported = 0
 
-    def ended() -> bool:
-        nonlocal told
+    def stopped() -> bool:
+        nonlocal reported
         if rounds.come(clock.now()):
             for _ in link.orders():
                 pass
-            for ruling in reformer.primary.decisions[told:]:
-                link.tell(FormationNews(ruling.formation, ruling.cause, ruling.decided_at))
-                told += 1
+            for decision in reformer.primary.decisions[reported:]:
+                link.tell(FormationNews(decision.formation, decision.cause, decision.decided_at))
+                reported += 1
         return link.stopped
 
     try:
         run_in_real_time()
-        driver.run(ended)
+        driver.run(stopped)
     finally:
         driver.close()

@@ -1,4 +1,4 @@
-"""The live view: the token on its way, the one ticker, how each site and each region fares. It changes nothing."""
+"""The live view: the position of the token, the unified ticker, the state of each site and region. Read-only."""
 
 from typing import Final
 
@@ -35,7 +35,7 @@ _VENUE_NAMES: Final = {venue.number: venue.name for venue in VENUES}
 
 
 def screen(tally: DemoTally, now: Instant, height: int) -> Layout:
-    """The whole screen. A smaller one shows less of it and never more lines than it has."""
+    """The whole screen. A small terminal shows fewer rows; the layout never exceeds `height`."""
     middle = max(height - HEAD_LINES - RING_LINES - FOOT_LINES, 1)
     sales = max(SALES_LINES_MIN, middle - SITES_LINES)
     layout = Layout()
@@ -55,22 +55,21 @@ def screen(tally: DemoTally, now: Instant, height: int) -> Layout:
 
 
 def line(tally: DemoTally, now: Instant) -> str:
-    """The same in one line, for those who have no screen."""
+    """The same state in one line, for output that is not a terminal."""
     killed = f", {name_of(tally.killed)} is killed" if tally.killed is not None else ""
     return (
         f"{_elapsed(tally, now):5.1f} s: published {tally.published:,}, released everywhere {tally.delivered_min:,},"
-        f" heard by all customers {tally.heard_min:,}, late {tally.late_fraction:.2%}, requests {_requests(tally):,},"
-        f" release spread {_spread(tally)}{killed}"
+        f" received by all customers {tally.received_min:,}, late {tally.late_fraction:.2%},"
+        f" requests {_requests(tally):,}, release spread {_spread(tally)}{killed}"
     )
 
 
 def percent(share: float) -> str:
-    """A share of one as people say it."""
     return f"{100 * share:g} %"
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of them, as people say it."""
+    """The count with its noun in singular or plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -96,7 +95,7 @@ def _head(tally: DemoTally, now: Instant) -> RenderableType:
 
 
 def _ring(tally: DemoTally) -> RenderableType:
-    """Where the token is, and where it has just been."""
+    """The members of the formation, with the current and the previous token site highlighted."""
     token, formation = tally.token, tally.formation
     text = Text(no_wrap=True, overflow="ellipsis", justify="center")
     if formation is None:
@@ -124,17 +123,17 @@ def _ticker(tally: DemoTally, rows: int) -> Text:
 
 
 def _sales(tally: DemoTally, rows: int) -> Text:
-    """The busiest symbols: where each was last sold, and how many of them in all."""
+    """The busiest symbols: last price, venue and total volume."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for place, (sale, volume) in enumerate(tally.market.sales[:rows]):
-        text.append("\n" if place else "").append(f"{sale.symbol:<6}", style="bold")
+    for position, (sale, volume) in enumerate(tally.market.sales[:rows]):
+        text.append("\n" if position else "").append(f"{sale.symbol:<6}", style="bold")
         text.append(f" {sale.price / ONE:>8.2f} ").append(f"{sale.venue:<4}", style="dim")
         text.append(f" volume {volume // ONE:>9,}")
     return text
 
 
 def _sites_panel(tally: DemoTally) -> Panel:
-    text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'helped':>6}")
+    text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'repair':>6}")
     formation = tally.formation
     holder = formation.holder(tally.token) if formation is not None else None
     for node, city in SITES.items():
@@ -153,7 +152,7 @@ def _sites_panel(tally: DemoTally) -> Panel:
 
 
 def _lines(titles: str) -> Text:
-    """The beginning of a table. Fixed columns stand still from frame to frame, and cost a tenth of measured ones."""
+    """The header of a table. Columns have fixed widths: they do not jump between frames, and are cheaper to draw."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(titles, style="dim")
     return text
@@ -176,7 +175,7 @@ def _foot(tally: DemoTally) -> Panel:
 
 
 def _customers_panel(tally: DemoTally) -> Panel:
-    """Which two receivers each region hears: a feed that is silent is told, and who speaks on it next."""
+    """The two receivers that each region receives. A feed without a living publisher is shown as silent."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, region in enumerate(REGIONS):
         news = tally.regions.get(number)
@@ -184,18 +183,18 @@ def _customers_panel(tally: DemoTally) -> Panel:
         if news is None:
             continue
         text.append(f"{news.customers:>3} ", style="dim").append(f"{news.trades_min:>6,} ")
-        speakers = tally.speakers(region)
-        for place, (feed, deaf) in enumerate(news.silent):
-            text.append(" " if place else "")
+        publishers = tally.publishers(region)
+        for position, (feed, silent) in enumerate(news.silent):
+            text.append(" " if position else "")
             if tally.formation is None:
-                text.append("" if place else "waiting", style="dim")
-            elif feed not in speakers:
+                text.append("" if position else "waiting", style="dim")
+            elif feed not in publishers:
                 text.append("silent", style="bold red")
             else:
-                text.append(SITES[speakers[feed]].name, style="yellow" if deaf else "green")
+                text.append(SITES[publishers[feed]].name, style="yellow" if silent else "green")
     gaps = f"{tally.gaps:,} missed" if tally.gaps else "nothing missed"
-    text.append(f"\nheard by all {tally.heard_min:,}, {gaps}", style="bold red" if tally.gaps else "bold")
-    return _panel("customers, and whom they hear", text)
+    text.append(f"\nall received {tally.received_min:,}, {gaps}", style="bold red" if tally.gaps else "bold")
+    return _panel("customers and their two receivers", text)
 
 
 def _elapsed(tally: DemoTally, now: Instant) -> float:
