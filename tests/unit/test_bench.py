@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from fairtape.bench import edge
-from fairtape.bench.figures import Processors
 from fairtape.bench.reading import MIX, PER_TOKEN, itch_day, write_journal
 from fairtape.bench.receivers import ReceiverTally
-from fairtape.bench.report import Figures, problems_of
-from fairtape.bench.ring import SEGMENTS_KEPT, kept_short, trim
+from fairtape.bench.report import problems_of
+from fairtape.bench.results import Processors, Results
+from fairtape.bench.ring import SEGMENTS_KEPT, trim, trimming
 from fairtape.bench.senders import STAMP
 from fairtape.client import connect
 from fairtape.core.effects import Deliver, Ordered, Release, Span
@@ -19,7 +19,7 @@ from fairtape.journal.format import segment_name
 from fairtape.wire.blocks import pack_messages
 from unit.tape.tape_values import trades
 
-SOUND: Figures = {
+SOUND: Results = {
     "messages_per_s": 1_000_000,
     "bare_packets_per_s": 60_000,
     "one_order": True,
@@ -66,7 +66,7 @@ def test_sound_figures_raise_no_problem() -> None:
         ({"failures": ["site 2: it was silent"]}, "a failure was declared (failures), site 2: it was silent"),
     ],
 )
-def test_figures_that_mean_nothing_are_told_in_a_sentence(broken: Figures, sentence: str) -> None:
+def test_figures_that_mean_nothing_are_told_in_a_sentence(broken: Results, sentence: str) -> None:
     (problem,) = problems_of(SOUND | broken)
     assert problem.startswith(sentence)
 
@@ -80,7 +80,7 @@ def test_only_the_last_segments_of_a_journal_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_not_there_yet_is_no_hindrance(tmp_path: Path) -> None:
-    with kept_short([tmp_path / "later"]):
+    with trimming([tmp_path / "later"]):
         trim(tmp_path / "later")
 
 
@@ -90,7 +90,7 @@ def test_the_share_that_the_host_took_is_that_of_the_time_between() -> None:
     assert 0 <= Processors.read().stolen <= Processors.read().total
 
 
-EDGE: Figures = {
+EDGE: Results = {
     "websocket_kept_up": True,
     "websocket_customers": 1_000,
     "websocket_customers_asked": 1_000,
@@ -109,7 +109,7 @@ EDGE: Figures = {
         ({"websocket_customers": 0, "websocket_kept_up": False}, 1, 1),
     ],
 )
-def test_what_the_edge_does_not_reach_is_told(broken: Figures, problems: int, shortfalls: int) -> None:
+def test_what_the_edge_does_not_reach_is_told(broken: Results, problems: int, shortfalls: int) -> None:
     assert len(edge.problems_of(EDGE | broken)) == problems
     assert len(edge.shortfalls_of(EDGE | broken)) == shortfalls
 

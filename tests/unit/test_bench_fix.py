@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairtape.bench.trading import fix_day, fix_figures
+from fairtape.bench.trading import fix_day, measure_fix
 from fairtape.formats.fix.codec import FixStream
 
 
@@ -16,6 +16,6 @@ def test_a_day_of_order_entry_is_whole() -> None:
 
 def test_the_figures_are_of_one_run() -> None:
     pytest.importorskip("simplefix", reason="the other parser is not installed; pip install 'fairtape[bench]'")
-    figures = fix_figures(messages=200, rounds=1)
-    assert set(figures) == {"fix_messages_per_s", "simplefix_messages_per_s", "fix_ratio"}
-    assert figures["fix_ratio"] > 1
+    results = measure_fix(messages=200, rounds=1)
+    assert set(results) == {"fix_messages_per_s", "simplefix_messages_per_s", "fix_ratio"}
+    assert results["fix_ratio"] > 1

@@ -1,6 +1,6 @@
 """The benchmark of the floor: one flow for all, and figures that say what was compared."""
 
-from fairtape.bench.floor import NONE, PEERS, floor_figures, flow, run_engine, run_floor
+from fairtape.bench.floor import NONE, PEERS, flow, measure_engines, run_engine, run_floor
 
 FEW = 1_500
 
@@ -22,11 +22,11 @@ def test_the_floor_makes_the_trades_of_its_engine_but_for_those_of_an_account_wi
 
 
 def test_figures_name_the_peer_that_was_measured() -> None:
-    figures = floor_figures(orders=FEW, rounds=1)
-    rate, floor_rate = figures["orders_per_s"], figures["floor_orders_per_s"]
+    results = measure_engines(orders=FEW, rounds=1)
+    rate, floor_rate = results["orders_per_s"], results["floor_orders_per_s"]
     assert isinstance(rate, int)
     assert isinstance(floor_rate, int)
     assert min(rate, floor_rate) > 0
-    if figures["peer"] in PEERS:
-        assert figures["peer_same_trades"] is True
-        assert {"peer_orders_per_s", "ratio"} <= figures.keys()
+    if results["peer"] in PEERS:
+        assert results["peer_same_trades"] is True
+        assert {"peer_orders_per_s", "ratio"} <= results.keys()

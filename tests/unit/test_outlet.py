@@ -17,54 +17,54 @@ def read_all(reader: int) -> bytes:
         return file.read()
 
 
-def settle(outlet: OutputThread) -> None:
+def settle(output: OutputThread) -> None:
     """Until everything is out, or cannot be."""
-    while not outlet.idle:
+    while not output.idle:
         pass
 
 
 def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "out"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    outlet = OutputThread(descriptor)
+    output = OutputThread(descriptor)
     chunks = [bytes([number]) * 5_000 for number in range(CHUNKS_MAX)] + [b""]
     for chunk in chunks:
-        while not outlet.offer(chunk):
+        while not output.offer(chunk):
             pass
-    settle(outlet)
+    settle(output)
     assert path.read_bytes() == b"".join(chunks)
-    assert outlet.written == len(chunks)
+    assert output.written == len(chunks)
 
 
 def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later() -> None:
     reader, writer = os.pipe()
-    outlet = OutputThread(writer)
+    output = OutputThread(writer)
     offered = 0
-    while outlet.offer(CHUNK):
+    while output.offer(CHUNK):
         offered += 1
     assert CHUNKS_MAX <= offered <= CHUNKS_MAX + 1  # one of them is with the writer
-    assert outlet.written == 0
+    assert output.written == 0
     received = b""
     while len(received) < offered * len(CHUNK):
         received += os.read(reader, 1 << 20)
     assert received == CHUNK * offered
-    settle(outlet)
-    assert outlet.written == offered
+    settle(output)
+    assert output.written == offered
 
 
 def test_a_reader_that_has_gone_is_noticed() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    outlet = OutputThread(writer)
-    outlet.offer(CHUNK)
+    output = OutputThread(writer)
+    output.offer(CHUNK)
     with pytest.raises(BrokenPipeError):
-        settle(outlet)
+        settle(output)
     with pytest.raises(BrokenPipeError):
-        outlet.offer(CHUNK)
+        output.offer(CHUNK)
 
 
 def test_a_full_disk_is_one_sentence() -> None:
-    outlet = OutputThread(os.open("/dev/full", os.O_WRONLY))
-    outlet.offer(CHUNK)
+    output = OutputThread(os.open("/dev/full", os.O_WRONLY))
+    output.offer(CHUNK)
     with pytest.raises(UserError, match="standard output cannot be written"):
-        settle(outlet)
+        settle(output)

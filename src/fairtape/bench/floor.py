@@ -14,7 +14,7 @@ from random import Random
 from time import process_time_ns
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fairtape.bench.report import Figures, Step
+from fairtape.bench.results import Results, Step
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.book import BUYS, SELLS, Order
@@ -201,7 +201,7 @@ PEERS: Final[dict[str, tuple[str, Engine]]] = {
 }
 
 
-def floor_figures(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = lambda _: None) -> Figures:
+def measure_engines(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = lambda _: None) -> Results:
     """The best rates of all rounds, and the ratio to the fastest peer that is installed."""
     events = flow(orders)
     peers = {name: run for name, (module, run) in PEERS.items() if _is_installed(module)}
@@ -212,24 +212,24 @@ def floor_figures(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = la
             step(f"round {number} of {rounds}: {name}")
             gc.collect()
             best[name] = max(best.get(name, (0.0, 0)), run(events))
-    figures: Figures = {
+    results: Results = {
         "orders": orders,
         "rounds": rounds,
         "orders_per_s": round(best["engine"][0]),
         "trades": best["engine"][1],
         "floor_orders_per_s": round(best["floor"][0]),
     }
-    return figures | _beside(best)
+    return results | _beside(best)
 
 
-def _beside(best: dict[str, Rate]) -> Figures:
+def _beside(best: dict[str, Rate]) -> Results:
     """The fastest peer, and whether it made the same trades of the same flow."""
     peers = {name: rate for name, (rate, _) in best.items() if name in PEERS}
     if not peers:
         return {"peer": "none is installed: see the extra `peers`"}
     peer = max(peers, key=lambda name: peers[name])
-    figures: Figures = {f"peer_{name}_per_s": round(rate) for name, rate in peers.items()}
-    return figures | {
+    results: Results = {f"peer_{name}_per_s": round(rate) for name, rate in peers.items()}
+    return results | {
         "peer": peer,
         "peer_orders_per_s": round(peers[peer]),
         "peer_same_trades": best[peer][1] == best["engine"][1],

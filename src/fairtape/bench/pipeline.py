@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from fairtape.bench.figures import resident_bytes
-from fairtape.bench.report import Figures
+from fairtape.bench.results import Results, resident_bytes
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.percentiles import percentile
@@ -60,8 +59,6 @@ PROMISED_MIN: Final = {
 RATIOS: Final = ("duckdb_ratio", "bars_core_ratio")
 STREAM_P50_MAX: Final = 2_000.0  # ms
 
-Step: TypeAlias = Callable[[str], None]
-
 DUCKDB_BARS: Final = """
 CREATE OR REPLACE TEMP TABLE bars AS
 SELECT symbol, traded_at_ns - traded_at_ns % 1000000000 AS period_at_ns,
@@ -86,21 +83,21 @@ class PipelineSetting:
     token_period: int = 20 * MILLISECOND
 
 
-def pipeline_figures(setting: PipelineSetting | None = None, step: Step | None = None) -> dict[str, float]:
+def measure_pipeline(setting: PipelineSetting | None = None, step: Step | None = None) -> dict[str, float]:
     """All figures of one run, by their published names."""
     setting, say = setting or PipelineSetting(), step or _say_nothing
-    figures: dict[str, float] = {}
+    results: dict[str, float] = {}
     with TemporaryDirectory(prefix="fairtape-bench-") as folder:
         with _session(setting.master) as spark:
-            for what, part in (("journals", journal_figures), ("bars", bar_figures), ("the stream", stream_figures)):
+            for what, part in (("journals", measure_journals), ("bars", measure_bars), ("the stream", measure_stream)):
                 say(f"measuring {what}")
-                figures |= part(spark, Path(folder), setting)
+                results |= part(spark, Path(folder), setting)
         if setting.master.startswith("local") and _cores(setting.master) == 2:
             say("measuring bars on one core")
             with _session("local[1]") as spark:
                 one_core = setting.bar_trades / min(_bar_times(spark, Path(folder), setting.rounds))
-            figures["bars_core_ratio"] = figures["bars_rows_per_s"] / one_core
-    return {name: round(figure, 3 if name in RATIOS else 0) for name, figure in figures.items()}
+            results["bars_core_ratio"] = results["bars_rows_per_s"] / one_core
+    return {name: round(result, 3 if name in RATIOS else 0) for name, result in results.items()}
 
 
 @contextmanager
@@ -112,15 +109,15 @@ def _session(master: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def shortfalls_of(figures: Mapping[str, float]) -> list[str]:
+def shortfalls_of(results: Mapping[str, float]) -> list[str]:
     """What is below its promise, in sentences."""
     found = [
-        f"{name} is {figures[name]:,g}; the promise is at least {least:,g}"
+        f"{name} is {results[name]:,g}; the promise is at least {least:,g}"
         for name, least in PROMISED_MIN.items()
-        if figures.get(name, least) < least
+        if results.get(name, least) < least
     ]
-    if figures["stream_p50_ms"] > STREAM_P50_MAX:
-        found.append(f"stream_p50_ms is {figures['stream_p50_ms']:,g}; the promise is at most {STREAM_P50_MAX:,g}")
+    if results["stream_p50_ms"] > STREAM_P50_MAX:
+        found.append(f"stream_p50_ms is {results['stream_p50_ms']:,g}; the promise is at most {STREAM_P50_MAX:,g}")
     return found
 
 
@@ -128,7 +125,7 @@ def _say_nothing(_text: str) -> None:
     pass
 
 
-def journal_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+def measure_journals(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
     """From a journal into Spark, and from a journal into a Delta table."""
     journal = folder / "journal"
     write_journal(journal, setting.messages, per_token=setting.per_token, symbols=setting.symbols)
@@ -146,7 +143,7 @@ def journal_figures(spark: SparkSession, folder: Path, setting: PipelineSetting)
     return {name: setting.messages / min(spent) for name, spent in seconds.items()}
 
 
-def bar_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+def measure_bars(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
     """One-second bars of the same Parquet files by three engines."""
     import duckdb
     import polars as pl
@@ -178,7 +175,7 @@ def bar_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> 
     return {**rates, "bars_first_rows_per_s": at_first, "duckdb_ratio": ratio}
 
 
-def stream_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+def measure_stream(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
     """From the release at the site to the commit of the table, with the default trigger, for every token."""
     journal, table = folder / "live", folder / "live-table"
     released_at: list[tuple[int, int]] = []  # the number behind each token, and when it was released
@@ -356,7 +353,7 @@ class StreamMemory:
         return total[-1] / max(total[1], 1)
 
 
-def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
+def measure_stream_memory(gigabytes: float, master: str, step: Step) -> Results:
     """Make a journal of this size, stream it into a table, and watch."""
     messages = int(gigabytes * GIGABYTE) // MESSAGE_BYTES
     memory = StreamMemory()

@@ -104,7 +104,7 @@ _ROW: Final = struct.Struct("<BBH12s16sqqqQ")
 _LENGTH: Final = struct.Struct(">H")
 
 
-def client_figures(folder: Path, *, messages: int, rounds: int) -> Rates:
+def measure_client(folder: Path, *, messages: int, rounds: int) -> Rates:
     """Arrow batches and single records from a journal, each beside the same from memory."""
     trades = _trades(messages)
     write_journal(folder, trades)
@@ -117,7 +117,7 @@ def client_figures(folder: Path, *, messages: int, rounds: int) -> Rates:
     }
 
 
-def itch_figures(*, messages: int, rounds: int) -> Rates:
+def measure_itch(*, messages: int, rounds: int) -> Rates:
     """A file of ITCH 5.0 as Arrow tables, beside a loop that does nothing but step from length to length."""
     octets = itch_day(messages)
     return {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fairtape.bench.figures import resident_bytes
+from fairtape.bench.results import resident_bytes
 from fairtape.bench.senders import STAMP, Published
 from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
@@ -27,7 +27,7 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.wire.frames import NodeId
 
 SAMPLES_MAX: Final = 2_000_000
-LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at memory and at orders
+SAMPLE_PERIOD: Final = 250 * MILLISECOND  # between two looks at memory and at orders
 _NANOSECONDS: Final = "q"
 
 
@@ -86,7 +86,7 @@ class DeliveryRecorder:
         self._receiver = receiver
         self._noted: list[tuple[Deliver, Instant]] = []
         self._busy = False  # something was delivered in the last turn
-        self._look_at: Instant = 0
+        self._sample_at: Instant = 0
         self._published: int | None = None
 
     def take(self, delivery: Deliver) -> None:
@@ -103,15 +103,15 @@ class DeliveryRecorder:
         for delivery, handed_at in self._noted:
             self._tally.take(delivery, handed_at)
         self._noted.clear()
-        if self._clock.now() >= self._look_at:
-            self._look()
+        if self._clock.now() >= self._sample_at:
+            self._sample()
         if self._receiver.reforming is not None or self._link.stopped:
             return True
         return self._published is not None and self._tally.all_messages >= self._published
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now = self._clock.now()
-        self._look_at = now + LOOK_PERIOD
+        self._sample_at = now + SAMPLE_PERIOD
         memory, held = self._tally.memory, resident_bytes()
         memory.at_start = memory.at_start or held
         memory.most = max(memory.most, held)
@@ -125,7 +125,7 @@ class DeliveryRecorder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverAccount:
+class ReceiverReport:
     """What a receiver says at the end."""
 
     site: NodeId
@@ -146,23 +146,23 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Settin
     if plan is None:
         return
     tally = ReceiverTally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
-    receiver, seat = site_runtime(plan, me, clock, journal=journal)
-    witness = DeliveryRecorder(clock, tally, link, receiver)
-    seat.consumer = witness.take
-    driver = Driver([seat], clock, gather_period=gather_period(plan.formation.timing))
+    receiver, runtime = site_runtime(plan, me, clock, journal=journal)
+    recorder = DeliveryRecorder(clock, tally, link, receiver)
+    runtime.consumer = recorder.take
+    driver = Driver([runtime], clock, gather_period=gather_period(plan.formation.timing))
     tune_gc()
-    driver.run(until=witness.done)
-    link.tell(_account(me, tally, receiver, seat, real_time=real_time))
+    driver.run(until=recorder.done)
+    link.tell(_report(me, tally, receiver, runtime, real_time=real_time))
     driver.run(until=lambda: _is_stopped(link))
     driver.close()
 
 
-def _account(
-    me: NodeId, tally: ReceiverTally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool
-) -> ReceiverAccount:
-    assert isinstance(seat.journal, JournalWriter)
-    tip, traffic = seat.journal.tip, seat.transport.traffic()
-    return ReceiverAccount(
+def _report(
+    me: NodeId, tally: ReceiverTally, receiver: Receiver, runtime: NodeRuntime, *, real_time: bool
+) -> ReceiverReport:
+    assert isinstance(runtime.journal, JournalWriter)
+    tip, traffic = runtime.journal.tip, runtime.transport.traffic()
+    return ReceiverReport(
         site=me,
         tally=tally,
         digest=b"" if tip is None else tip.digest,

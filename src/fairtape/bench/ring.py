@@ -18,10 +18,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.figures import Processors
-from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
+from fairtape.bench.receivers import MemoryUse, ReceiverReport, receiver_process
+from fairtape.bench.results import Processors
 from fairtape.bench.senders import Published, sender_process
-from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
+from fairtape.bench.setting import END_PERIOD_MAX, WARM_PERIOD, Setting
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
@@ -54,7 +54,7 @@ def trim(journal: Path) -> None:
 
 
 @contextmanager
-def kept_short(journals: Sequence[Path]) -> Iterator[None]:
+def trimming(journals: Sequence[Path]) -> Iterator[None]:
     """While it lasts, these journals are trimmed, by a thread of this process: no site waits for the disk to forget."""
     over = Event()
 
@@ -204,49 +204,49 @@ class RingOutcome:
 def run_ring(setting: Setting) -> RingOutcome:
     """Run one ring and gather what its processes say."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
-    with _scratch() as folder, ChildProcesses(imports=[__name__]) as crew:
+    with _scratch() as folder, ChildProcesses(imports=[__name__]) as children:
         for name, site in sites.items():
-            crew.start(name, receiver_process, site, folder / name, setting)
-        crew.start(SENDERS, sender_process, setting)
-        crew.await_ready({*sites, SENDERS})
+            children.start(name, receiver_process, site, folder / name, setting)
+        children.start(SENDERS, sender_process, setting)
+        children.await_ready({*sites, SENDERS})
         before = Processors.read()
-        with kept_short([folder / name for name in sites]):
-            crew.tell_all(plan_for(setting))
-            published, accounts = _gather(crew, setting)
+        with trimming([folder / name for name in sites]):
+            children.tell_all(plan_for(setting))
+            published, reports = _gather(children, setting)
         stolen_fraction = Processors.read().stolen_since(before)
-    return _outcome(setting, published, accounts, stolen_fraction)
+    return _outcome(setting, published, reports, stolen_fraction)
 
 
-def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverAccount]]:
+def _gather(children: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverReport]]:
     """Until every site has given its account: how much was published, and the accounts.
 
     A ring that failed publishes no more, so nobody waits for the end of its time.
     """
     published: int | None = None
-    accounts: list[ReceiverAccount] = []
-    give_up_at = time.monotonic_ns() + setting.window + WARM_PERIOD + 3 * PATIENCE
-    while len(accounts) < setting.receivers:
+    reports: list[ReceiverReport] = []
+    give_up_at = time.monotonic_ns() + setting.window + WARM_PERIOD + 3 * END_PERIOD_MAX
+    while len(reports) < setting.receivers:
         left = give_up_at - time.monotonic_ns()
         if left <= 0:
             raise UserError("the ring did not come to its end in time; try again when the machine is less busy")
-        for _, news in crew.hear(left):
-            if isinstance(news, Published):
-                published = news.count
-                crew.tell_all(news)
-            elif isinstance(news, ReceiverAccount):
-                accounts.append(news)
-                if news.failure is not None:
-                    crew.tell_all(Published(0))
-    return published, accounts
+        for _, message in children.hear(left):
+            if isinstance(message, Published):
+                published = message.count
+                children.tell_all(message)
+            elif isinstance(message, ReceiverReport):
+                reports.append(message)
+                if message.failure is not None:
+                    children.tell_all(Published(0))
+    return published, reports
 
 
 def _outcome(
-    setting: Setting, published: int | None, accounts: list[ReceiverAccount], stolen_fraction: float
+    setting: Setting, published: int | None, reports: list[ReceiverReport], stolen_fraction: float
 ) -> RingOutcome:
-    tallies = [account.tally for account in accounts]
+    tallies = [report.tally for report in reports]
     errors = [error for tally in tallies for error in tally.errors]
     latencies = [latency for tally in tallies for latency in tally.latencies]
-    one_digest = len({account.digest for account in accounts}) == 1
+    one_digest = len({report.digest for report in reports}) == 1
     messages = min(tally.messages for tally in tallies)
     return RingOutcome(
         messages=messages,
@@ -260,12 +260,12 @@ def _outcome(
         release_error_max_us=max(errors, default=0) / MICROSECOND,
         latency_p50_ms=percentile(latencies, 0.5, 0) / MILLISECOND,
         latency_p99_ms=percentile(latencies, 0.99, 0) / MILLISECOND,
-        memory={account.site: account.tally.memory for account in sorted(accounts, key=lambda each: each.site)},
-        recoveries=sum(account.requests for account in accounts),
-        dropped=sum(account.dropped for account in accounts),
-        real_time=all(account.real_time for account in accounts),
+        memory={report.site: report.tally.memory for report in sorted(reports, key=lambda each: each.site)},
+        recoveries=sum(report.requests for report in reports),
+        dropped=sum(report.dropped for report in reports),
+        real_time=all(report.real_time for report in reports),
         stolen_fraction=stolen_fraction,
-        failures=tuple(f"site {account.site}: {account.failure}" for account in accounts if account.failure),
+        failures=tuple(f"site {report.site}: {report.failure}" for report in reports if report.failure),
     )
 
 
@@ -273,13 +273,13 @@ def run_bare(*, receivers: int, size: int, seconds: float) -> float:
     """Packets per second that each bare receiver gets, on the average."""
     group = "239.195.7.3", free_ports(1)[0]
     names = {f"receiver {number}" for number in range(receivers)}
-    with ChildProcesses(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as children:
         for name in names:
-            crew.start(name, bare_receiver, group, seconds)
-        crew.start("sender", bare_sender, group, size, seconds)
-        crew.await_ready({*names, "sender"})
-        crew.tell_all(time.time() + 0.2)
-        counts = crew.collect(int, names, int(seconds * SECOND) + PATIENCE)
+            children.start(name, bare_receiver, group, seconds)
+        children.start("sender", bare_sender, group, size, seconds)
+        children.await_ready({*names, "sender"})
+        children.tell_all(time.time() + 0.2)
+        counts = children.collect(int, names, int(seconds * SECOND) + END_PERIOD_MAX)
     return sum(counts.values()) / receivers / seconds
 
 
@@ -287,15 +287,15 @@ def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[i
     """How much too late, in nanoseconds, bare programs wake that all sleep until the same instants."""
     names = {f"sleeper {number}" for number in range(sleepers)}
     window = int(seconds * SECOND)
-    with ChildProcesses(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as children:
         for name in names:
-            crew.start(name, bare_sleeper, period, window)
-        crew.await_ready(names)
-        crew.tell_all(time.time_ns() + START_DELAY)
-        accounts = crew.collect(array, names, window + PATIENCE)
+            children.start(name, bare_sleeper, period, window)
+        children.await_ready(names)
+        children.tell_all(time.time_ns() + START_DELAY)
+        reports = children.collect(array, names, window + END_PERIOD_MAX)
     late = array("q")
-    for account in accounts.values():
-        late.extend(account)
+    for report in reports.values():
+        late.extend(report)
     return late
 
 

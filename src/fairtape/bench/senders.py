@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.bench.setting import PATIENCE, Setting
+from fairtape.bench.setting import END_PERIOD_MAX, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.ring_plan import RingPlan
@@ -15,7 +15,7 @@ from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
 
 CHUNK_RECORDS: Final = 2_048  # that a flooding producer hands over at once
-LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at orders
+POLL_PERIOD: Final = 250 * MILLISECOND  # between two looks at orders
 QUEUED_MIN: Final = 256 << 10  # bytes below which it hands over more
 STAMP: Final = struct.Struct(">q")  # the first bytes of a message of a metronome: when it was due
 
@@ -93,10 +93,12 @@ def sender_process(link: ChildLink, setting: Setting) -> None:
         return
     sources = [source_of(plan, node, clock) for node in setting.sources]
     producers = [_producer(source, setting, plan) for source in sources]
-    seats = [source_runtime(plan, *pair) for pair in zip(sources, producers, strict=True)]
-    driver = Driver(seats, clock)
+    runtimes = [source_runtime(plan, *pair) for pair in zip(sources, producers, strict=True)]
+    driver = Driver(runtimes, clock)
     tune_gc()
-    driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)
+    driver.run(
+        until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + END_PERIOD_MAX).over
+    )
     driver.close()
     link.tell(Published(sum(producer.published for producer in producers)))
     link.rest()
@@ -118,13 +120,13 @@ class _Watch:
         self._sources = sources
         self._producers = producers
         self._give_up_at = give_up_at
-        self._look_at: Instant = 0
+        self._poll_at: Instant = 0
 
     def over(self) -> bool:
         """Everything is published and acknowledged, or patience has ended, or the run."""
         now = self._clock.now()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_PERIOD
+        if now >= self._poll_at:
+            self._poll_at = now + POLL_PERIOD
             for _ in self._link.orders():
                 pass
         done = all(each.over for each in self._producers) and all(each.idle for each in self._sources)

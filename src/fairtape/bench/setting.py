@@ -9,7 +9,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.wire.seals import Seal
 
 WARM_PERIOD: Final = 500 * MILLISECOND
-PATIENCE: Final = 30 * SECOND  # beyond the length of a run
+END_PERIOD_MAX: Final = 30 * SECOND  # beyond the length of a run
 SOURCE_FIRST: Final = 101
 
 BULK: Final = Timing(

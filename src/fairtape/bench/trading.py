@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
 
-from fairtape.bench.floor import ORDERS, ROUNDS, floor_figures
-from fairtape.bench.report import Figures, Step
+from fairtape.bench.floor import ORDERS, ROUNDS, measure_engines
+from fairtape.bench.results import Results, Step
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
@@ -51,7 +51,7 @@ Identity: TypeAlias = tuple[bytes, bytes]  # type and ClOrdID
 Reader: TypeAlias = Callable[[bytes], list[Identity]]
 
 
-def fix_figures(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
+def measure_fix(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
     """Messages per second and core of both, and how many times ours is the other; the median of all rounds."""
     day = fix_day(messages)
     ours: list[int] = []
@@ -171,7 +171,7 @@ _OPERATOR: Final = 1
 _GATEWAY: Final = 2
 
 
-def settling_figures(*, trades: int = TRADES) -> Figures:
+def measure_settling(*, trades: int = TRADES) -> Results:
     """The rate, and what proves that it means something."""
     floor = Floor(commit_passes=1)
     books = Bookkeeper(floor.ledger)
@@ -238,35 +238,35 @@ _PROMISES: Final = {
 }
 
 
-def trading_figures(
+def measure_trading(
     *, orders: int = ORDERS, rounds: int = ROUNDS, trades: int = TRADES, step: Step = lambda _: None
-) -> Figures:
+) -> Results:
     """Every figure, what is wrong with them, and which of them fall short of what is promised."""
-    figures = floor_figures(orders=orders, rounds=rounds, step=step)
+    results = measure_engines(orders=orders, rounds=rounds, step=step)
     step("FIX beside simplefix")
     try:
-        figures |= {name: round(value, 2) for name, value in fix_figures(messages=FIX_MESSAGES).items()}
-    except UserError as complaint:
-        figures["fix_peer"] = str(complaint)
+        results |= {name: round(value, 2) for name, value in measure_fix(messages=FIX_MESSAGES).items()}
+    except UserError as error:
+        results["fix_peer"] = str(error)
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}: the ledger")
-        settled = settling_figures(trades=trades)
-        if _number(settled, "settled_trades_per_s") > _number(figures, "settled_trades_per_s"):
-            figures |= settled
-    problems = [] if figures["settled_sound"] else ["the ledger in the database is not the floor's"]
-    if figures.get("peer_same_trades") is False:
-        problems.append(f"{figures['peer']} made other trades of the same orders, so the ratio means nothing")
-    return figures | {"problems": problems, "shortfalls": _shortfalls(figures)}
+        settled = measure_settling(trades=trades)
+        if _number(settled, "settled_trades_per_s") > _number(results, "settled_trades_per_s"):
+            results |= settled
+    problems = [] if results["settled_sound"] else ["the ledger in the database is not the floor's"]
+    if results.get("peer_same_trades") is False:
+        problems.append(f"{results['peer']} made other trades of the same orders, so the ratio means nothing")
+    return results | {"problems": problems, "shortfalls": _shortfalls(results)}
 
 
-def _shortfalls(figures: Figures) -> list[str]:
+def _shortfalls(results: Results) -> list[str]:
     return [
-        f"{_number(figures, name):,} {words}; {least:,} are promised"
+        f"{_number(results, name):,} {words}; {least:,} are promised"
         for name, (least, words) in _PROMISES.items()
-        if name in figures and _number(figures, name) < least
+        if name in results and _number(results, name) < least
     ]
 
 
-def _number(figures: Figures, name: str) -> float:
-    value = figures.get(name, 0)
+def _number(results: Results, name: str) -> float:
+    value = results.get(name, 0)
     return value if isinstance(value, int | float) else 0

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairtape.bench.figures import Processors
+from fairtape.bench.results import Processors
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
@@ -68,7 +68,7 @@ class WebSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class RunWindow:
     """The order to begin: when the first token is due, and when all is over."""
 
     starts_at: Instant
@@ -76,14 +76,14 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Listening:
     """Where the server is."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ServerReport:
     """How much of its time a process was computing while it was measured."""
 
     share: float
@@ -91,14 +91,14 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class WebReleased:
+class SiteReport:
     """When the site released each token."""
 
     released_at: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class WebHeard:
+class CustomersReport:
     """What the customers got: of each frame when it was there, its first number and how many there were."""
 
     received_at: bytes
@@ -106,43 +106,43 @@ class WebHeard:
     count: bytes
     faults: int  # customers with a gap, a double, a notice or a lost line
     share: float  # of its core
-    told_delayed: bool  # the server said that it cannot keep up
+    reported_delayed: bool  # the server said that it cannot keep up
 
 
-def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
+def measure_websocket(setting: WebSetting | None = None) -> dict[str, Any]:
     """Run it once; what it reached."""
     setting = setting or WebSetting()
-    check_room(setting.customers)
+    check_file_limit(setting.customers)
     processors = Processors.read()
     with tempfile.TemporaryDirectory(prefix="fairtape-web-", ignore_cleanup_errors=True) as scratch:
         journal = Path(scratch) / "journal"
         journal.mkdir()
-        heard, spent, released, show = _perform(setting, journal)
-    delays = _delays(setting, released, heard)
+        received, spent, released, window = _run(setting, journal)
+    delays = _delays(setting, released, received)
     p50, p99 = (round(float(np.percentile(delays, each)), 2) if len(delays) else 0.0 for each in (50, 99))
     expected = setting.customers * int(setting.seconds * SECOND / setting.token_period) * setting.per_token
-    kept_up = not heard.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
+    kept_up = not received.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
     return {
         "websocket_customers": setting.customers,
         "websocket_p50_ms": p50,
         "websocket_p99_ms": p99,
         "websocket_max_ms": round(float(delays.max()), 2) if len(delays) else 0.0,
         "websocket_kept_up": kept_up,
-        "websocket_faults": heard.faults,
-        "websocket_told_delayed": heard.told_delayed,
+        "websocket_faults": received.faults,
+        "websocket_told_delayed": received.reported_delayed,
         "websocket_messages_per_s": setting.rate,
         "websocket_deliveries": len(delays),
         "websocket_deliveries_missing": max(expected - len(delays), 0),
-        "websocket_frames": len(heard.count) // 4,
-        "websocket_frames_per_s": round(len(heard.count) // 4 / (show.ends_at - show.starts_at) * SECOND),
+        "websocket_frames": len(received.count) // 4,
+        "websocket_frames_per_s": round(len(received.count) // 4 / (window.ends_at - window.starts_at) * SECOND),
         "websocket_real_time": spent.real_time,
         "websocket_server_core_share": round(spent.share, 3),
-        "websocket_customers_core_share": round(heard.share, 3),
+        "websocket_customers_core_share": round(received.share, 3),
         "websocket_stolen_fraction": round(Processors.read().stolen_since(processors), 3),
     }
 
 
-def check_room(customers: int) -> None:
+def check_file_limit(customers: int) -> None:
     """Every customer is a file on either side."""
     needed = customers + 256
     allowed = allow_files(needed)
@@ -150,35 +150,35 @@ def check_room(customers: int) -> None:
         raise UserError(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
 
 
-def _perform(setting: WebSetting, journal: Path) -> tuple[WebHeard, Spent, WebReleased, Show]:
-    with ChildProcesses(imports=[__name__]) as crew:
-        crew.start("server", server_process, journal, setting)
-        port = crew.collect(Open, {"server"}, NEWS_PERIOD)["server"].port
-        crew.start("customers", customers_process, port, setting)
-        crew.start("site", site_process, journal, setting)
-        crew.await_ready({"customers", "site"})
+def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerReport, SiteReport, RunWindow]:
+    with ChildProcesses(imports=[__name__]) as children:
+        children.start("server", server_process, journal, setting)
+        port = children.collect(Listening, {"server"}, NEWS_PERIOD)["server"].port
+        children.start("customers", customers_process, port, setting)
+        children.start("site", site_process, journal, setting)
+        children.await_ready({"customers", "site"})
         starts_at = time.time_ns() + START_DELAY
-        show = Show(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
-        crew.tell_all(show)
-        found = _accounts(crew)
-    return found[WebHeard], found[Spent], found[WebReleased], show
+        window = RunWindow(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
+        children.tell_all(window)
+        found = _reports(children)
+    return found[CustomersReport], found[ServerReport], found[SiteReport], window
 
 
-def _accounts(crew: ChildProcesses) -> dict[type, Any]:
+def _reports(children: ChildProcesses) -> dict[type, Any]:
     """What each process has to tell at the end."""
     found: dict[type, Any] = {}
     ends_at = time.monotonic_ns() + NEWS_PERIOD
     while len(found) < 3:
         if time.monotonic_ns() > ends_at:
             raise UserError("the bench did not come to its end in time; try with fewer customers")
-        found |= {type(news): news for _, news in crew.hear(100 * MILLISECOND)}
+        found |= {type(news): news for _, news in children.hear(100 * MILLISECOND)}
     return found
 
 
-def _delays(setting: WebSetting, released: WebReleased, heard: WebHeard) -> Any:
+def _delays(setting: WebSetting, released: SiteReport, received: CustomersReport) -> Any:
     """Of each message at each customer that was due in the measured time: milliseconds from its release."""
-    received_at = np.frombuffer(heard.received_at, np.int64)
-    first, count = np.frombuffer(heard.first, np.int64), np.frombuffer(heard.count, np.int32)
+    received_at = np.frombuffer(received.received_at, np.int64)
+    first, count = np.frombuffer(received.first, np.int64), np.frombuffer(received.count, np.int32)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     numbers = np.repeat(first, count) + within
     tokens = (numbers - 1) // setting.per_token
@@ -191,31 +191,31 @@ def _delays(setting: WebSetting, released: WebReleased, heard: WebHeard) -> Any:
 
 def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     """The server, alone on the first core."""
-    real_time = take_core(0, real_time=setting.real_time)
+    real_time = pin_to_core(0, real_time=setting.real_time)
     tune_gc()
     target = ServedSite(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
-        link.tell(Open(server.port))
-        show = link.expect(Show)
-        if show is not None:
-            _sleep_until(show.starts_at + WARM_PERIOD)
+        link.tell(Listening(server.port))
+        window = link.expect(RunWindow)
+        if window is not None:
+            _sleep_until(window.starts_at + WARM_PERIOD)
             began, spent = time.monotonic(), time.process_time()
-            _sleep_until(show.ends_at)
-            link.tell(Spent((time.process_time() - spent) / (time.monotonic() - began), real_time))
+            _sleep_until(window.ends_at)
+            link.tell(ServerReport((time.process_time() - spent) / (time.monotonic() - began), real_time))
         link.rest()
 
 
 def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
-    take_core(1, real_time=setting.real_time)
+    pin_to_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
     with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         link.tell(Ready())
-        show = link.expect(Show)
-        if show is None:
+        window = link.expect(RunWindow)
+        if window is None:
             return
-        token, sequence, due_at, released_at = 1, 1, show.starts_at, array("q")
-        while due_at < show.ends_at:
+        token, sequence, due_at, released_at = 1, 1, window.starts_at, array("q")
+        while due_at < window.ends_at:
             count = setting.per_token
             span = Span(SOURCE, 1, sequence, count, sequence, (next(blocks),), (count,))
             writer.append(Ordered(0, 1, token, sequence, count, due_at, (span,)), due_at)
@@ -224,7 +224,7 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
             released_at.append(now)
             writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
             token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
-        link.tell(WebReleased(released_at.tobytes()))
+        link.tell(SiteReport(released_at.tobytes()))
         link.rest()
 
 
@@ -242,20 +242,20 @@ def _blocks(setting: WebSetting) -> Iterator[bytes]:
 
 def customers_process(link: ChildLink, port: int, setting: WebSetting) -> None:
     """All customers, on the second core."""
-    take_core(1, real_time=setting.real_time)
-    check_room(setting.customers)
-    audience = BareAudience(port, setting.customers)
+    pin_to_core(1, real_time=setting.real_time)
+    check_file_limit(setting.customers)
+    audience = BareCustomers(port, setting.customers)
     tune_gc()
     link.tell(Ready())
-    show = link.expect(Show)
-    if show is not None:
+    window = link.expect(RunWindow)
+    if window is not None:
         began, spent = time.monotonic(), time.process_time()
-        audience.hear(show.ends_at + END_PERIOD)
-        link.tell(audience.heard((time.process_time() - spent) / (time.monotonic() - began)))
+        audience.hear(window.ends_at + END_PERIOD)
+        link.tell(audience.received((time.process_time() - spent) / (time.monotonic() - began)))
     link.rest()
 
 
-class BareAudience:
+class BareCustomers:
     """Customers that do nothing but look at the clock and at the first number of what comes."""
 
     def __init__(self, port: int, customers: int) -> None:
@@ -263,15 +263,15 @@ class BareAudience:
         self._rest: dict[int, bytes] = {}  # of each customer, by its file: the frame that is not yet whole
         self._due: dict[int, int] = {}
         self._faulty: set[int] = set()
-        self._told_delayed = False
+        self._reported_delayed = False
         self._received_at, self._first, self._count = array("q"), array("q"), array("i")
         for _ in range(customers):
-            line = socket.create_connection((HOST, port))
-            line.sendall(REQUEST)
-            rest = _after_head(line)
-            line.settimeout(0)
-            self._rest[line.fileno()] = rest
-            self._selector.register(line, selectors.EVENT_READ)
+            connection = socket.create_connection((HOST, port))
+            connection.sendall(REQUEST)
+            rest = _after_head(connection)
+            connection.settimeout(0)
+            self._rest[connection.fileno()] = rest
+            self._selector.register(connection, selectors.EVENT_READ)
 
     def hear(self, ends_at: Instant) -> None:
         """Read until then."""
@@ -279,17 +279,17 @@ class BareAudience:
             for key, _ in self._selector.select((ends_at - now) / SECOND):
                 self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
 
-    def heard(self, share: float) -> WebHeard:
+    def received(self, share: float) -> CustomersReport:
         """What came."""
         received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
-        return WebHeard(received_at, first, count, len(self._faulty), share, self._told_delayed)
+        return CustomersReport(received_at, first, count, len(self._faulty), share, self._reported_delayed)
 
-    def _read(self, line: socket.socket) -> None:
-        data = line.recv(CHUNK)
-        now, file = time.time_ns(), line.fileno()
+    def _read(self, connection: socket.socket) -> None:
+        data = connection.recv(CHUNK)
+        now, file = time.time_ns(), connection.fileno()
         if not data:
             self._faulty.add(file)
-            self._selector.unregister(line)
+            self._selector.unregister(connection)
             return
         if self._rest[file]:
             data = self._rest[file] + data
@@ -299,7 +299,7 @@ class BareAudience:
             if data[at] & 0x0F == 2:  # binary
                 self._note(file, data, payload_at, now)
             elif data[payload_at : payload_at + 17] == b'{"kind":"delayed"':
-                self._told_delayed = True
+                self._reported_delayed = True
             elif not data[payload_at:end].startswith((b'{"kind":"subscribed"', b'{"kind":"prompt"')):
                 self._faulty.add(file)  # nothing else is to be said
             at = end
@@ -328,18 +328,18 @@ def _frame(data: bytes, at: int) -> tuple[int, int] | None:
     return (payload_at, payload_at + size) if payload_at + size <= len(data) else None
 
 
-def _after_head(line: socket.socket) -> bytes:
+def _after_head(connection: socket.socket) -> bytes:
     """What comes behind the answer to the handshake."""
     data = b""
     while b"\r\n\r\n" not in data:
-        more = line.recv(HEAD_MAX)
+        more = connection.recv(HEAD_MAX)
         if not more or len(data) > HEAD_MAX:
             raise UserError("the server refused a customer of the bench")
         data += more
     return data.partition(b"\r\n\r\n")[2]
 
 
-def take_core(number: int, *, real_time: bool) -> bool:
+def pin_to_core(number: int, *, real_time: bool) -> bool:
     """Run on one core, where there are several; whether the kernel prefers this process there."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
@@ -368,7 +368,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutWritten:
+class WriterReport:
     """What the bare server did."""
 
     frames: int
@@ -377,24 +377,24 @@ class FanoutWritten:
 
 def run_fanout(*, customers: int, size: int, seconds: float) -> float:
     """Frames of one size that a bare program writes in a second of its core."""
-    check_room(customers)
-    with ChildProcesses(imports=[__name__]) as crew:
-        crew.start("writer", writer_process, customers, size)
-        port = crew.collect(Open, {"writer"}, NEWS_PERIOD)["writer"].port
-        crew.start("readers", readers_process, port, customers)
-        crew.await_ready({"writer", "readers"})
-        crew.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
-        written = crew.collect(FanoutWritten, {"writer"}, NEWS_PERIOD)["writer"]
+    check_file_limit(customers)
+    with ChildProcesses(imports=[__name__]) as children:
+        children.start("writer", writer_process, customers, size)
+        port = children.collect(Listening, {"writer"}, NEWS_PERIOD)["writer"].port
+        children.start("readers", readers_process, port, customers)
+        children.await_ready({"writer", "readers"})
+        children.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
+        written = children.collect(WriterReport, {"writer"}, NEWS_PERIOD)["writer"]
     return written.frames / max(written.share * seconds, 1e-9)
 
 
 def writer_process(link: ChildLink, customers: int, size: int) -> None:
     """Write the same frame to all customers, over and over."""
-    take_core(0, real_time=False)
-    check_room(customers)
-    with socket.create_server((LOOPBACK, 0), backlog=customers) as door:
-        link.tell(Open(door.getsockname()[1]))
-        lines = [door.accept()[0] for _ in range(customers)]
+    pin_to_core(0, real_time=False)
+    check_file_limit(customers)
+    with socket.create_server((LOOPBACK, 0), backlog=customers) as listener:
+        link.tell(Listening(listener.getsockname()[1]))
+        connections = [listener.accept()[0] for _ in range(customers)]
     link.tell(Ready())
     order = link.expect(Begin)
     if order is None:
@@ -402,19 +402,19 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
     frame, frames = bytes(size), 0
     began, spent = time.monotonic(), time.process_time()
     while time.time_ns() < order.ends_at:
-        for line in lines:
-            line.sendall(frame)
-        frames += len(lines)
-    link.tell(FanoutWritten(frames, (time.process_time() - spent) / (time.monotonic() - began)))
-    for line in lines:
-        line.close()
+        for connection in connections:
+            connection.sendall(frame)
+        frames += len(connections)
+    link.tell(WriterReport(frames, (time.process_time() - spent) / (time.monotonic() - began)))
+    for connection in connections:
+        connection.close()
     link.rest()
 
 
 def readers_process(link: ChildLink, port: int, customers: int) -> None:
     """Read whatever comes, and throw it away, until the writer has closed every line."""
-    take_core(1, real_time=False)
-    check_room(customers)
+    pin_to_core(1, real_time=False)
+    check_file_limit(customers)
     selector = selectors.EpollSelector()
     for _ in range(customers):
         selector.register(socket.create_connection((LOOPBACK, port)), selectors.EVENT_READ)
@@ -422,9 +422,9 @@ def readers_process(link: ChildLink, port: int, customers: int) -> None:
     link.expect(Begin)
     while selector.get_map():
         for key, _ in selector.select(LOOK_PERIOD):
-            line = key.fileobj
-            assert isinstance(line, socket.socket)
-            if not line.recv(CHUNK):
-                selector.unregister(line)
-                line.close()
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            if not connection.recv(CHUNK):
+                selector.unregister(connection)
+                connection.close()
     link.rest()

@@ -11,7 +11,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 
 if TYPE_CHECKING:
-    from fairtape.bench.report import Figure, Figures
+    pass
 
 ROUNDS_MAX: Final = 100
 ROUNDS: Final = 3
@@ -168,18 +168,18 @@ def ring(
     kept, some 200 MB for each receiver. The exit code is 1 when the figures mean nothing, such as when the order was
     not one or a site declared a failure.
     """
-    from fairtape.bench.report import ring_figures
+    from fairtape.bench.report import measure_ring
     from fairtape.deployment.process.children import ChildExited
 
     if rounds is None:
         rounds = ROUNDS if seconds <= LONG_SECONDS else 1
     try:
         with steps(quiet=as_json) as step:
-            figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
-    except ChildExited as desertion:
-        raise UserError(str(desertion)) from None
-    click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
-    _end(ctx, figures, "problems")
+            results = measure_ring(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
+    except ChildExited as exited:
+        raise UserError(str(exited)) from None
+    click.echo(json.dumps(results) if as_json else _table(results, LABELS))
+    _end(ctx, results, "problems")
 
 
 @bench.command()
@@ -199,12 +199,12 @@ def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) ->
     The figures are the worst of all rounds. The exit code is 1 when a message was lost or never acknowledged, when the
     order is not one, or when the killed site did not come back while it was waited for.
     """
-    from fairtape.bench.failover import failover_figures, is_sound
+    from fairtape.bench.failover import is_sound, measure_failover
 
     with steps(quiet=as_json) as step:
-        figures = failover_figures(rounds=rounds, profile=profile, step=step)
-    click.echo(json.dumps(figures) if as_json else _failover_table(figures))
-    ctx.exit(0 if is_sound(figures) else EXIT_BROKEN)
+        results = measure_failover(rounds=rounds, profile=profile, step=step)
+    click.echo(json.dumps(results) if as_json else _failover_table(results))
+    ctx.exit(0 if is_sound(results) else EXIT_BROKEN)
 
 
 @bench.command()
@@ -255,16 +255,16 @@ def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, o
 
     The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
     """  # noqa: D301 - click means the one character \b
-    from fairtape.bench.edge import edge_figures
+    from fairtape.bench.edge import measure_edge
     from fairtape.deployment.process.children import ChildExited
 
     try:
         with steps(quiet=as_json) as step:
-            figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
-    except ChildExited as desertion:
-        raise UserError(str(desertion)) from None
-    click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
-    _end(ctx, figures, "problems", "shortfalls")
+            results = measure_edge(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
+    except ChildExited as exited:
+        raise UserError(str(exited)) from None
+    click.echo(json.dumps(results) if as_json else _table(results, EDGE_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
 
 
 @bench.command()
@@ -285,12 +285,12 @@ def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json:
 
     The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
     """
-    from fairtape.bench.trading import trading_figures
+    from fairtape.bench.trading import measure_trading
 
     with steps(quiet=as_json) as step:
-        figures = trading_figures(orders=orders, rounds=rounds, trades=trades, step=step)
-    click.echo(json.dumps(figures) if as_json else _table(figures, FLOOR_LABELS))
-    _end(ctx, figures, "problems", "shortfalls")
+        results = measure_trading(orders=orders, rounds=rounds, trades=trades, step=step)
+    click.echo(json.dumps(results) if as_json else _table(results, FLOOR_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
 
 
 @bench.command()
@@ -324,13 +324,13 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
     from fairtape.cli.pipeline_jobs import needed
 
     needed()
-    from fairtape.bench.pipeline import PipelineSetting, pipeline_figures, shortfalls_of
+    from fairtape.bench.pipeline import PipelineSetting, measure_pipeline, shortfalls_of
 
     setting = PipelineSetting(master=master, messages=messages, bar_trades=trades, rounds=rounds)
     with steps(quiet=as_json) as step:
-        figures = pipeline_figures(setting, step)
-    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": rounds}, PIPELINE_LABELS))
-    for sentence in shortfalls_of(figures):
+        results = measure_pipeline(setting, step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": rounds}, PIPELINE_LABELS))
+    for sentence in shortfalls_of(results):
         click.echo(f"fairtape: {sentence}", err=True)
 
 
@@ -349,57 +349,57 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     from fairtape.cli.pipeline_jobs import needed
 
     needed()
-    from fairtape.bench.pipeline import stream_memory
+    from fairtape.bench.pipeline import measure_stream_memory
 
     with steps(quiet=as_json) as step:
-        figures = stream_memory(gigabytes, master, step)
-    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": 1}, MEMORY_LABELS))
+        results = measure_stream_memory(gigabytes, master, step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": 1}, MEMORY_LABELS))
 
 
-def _end(ctx: click.Context, figures: "Figures", *said: str) -> None:
+def _end(ctx: click.Context, results: "Results", *said: str) -> None:
     """Say what is wrong with the figures, and leave; with another code where they mean nothing."""
     for name in said:
-        sentences = figures[name]
+        sentences = results[name]
         assert isinstance(sentences, list)
         for sentence in sentences:
             click.echo(f"fairtape: {sentence}", err=True)
-    ctx.exit(EXIT_BROKEN if figures["problems"] else 0)
+    ctx.exit(EXIT_BROKEN if results["problems"] else 0)
 
 
-def _failover_table(figures: dict[str, Any]) -> str:
+def _failover_table(results: dict[str, Any]) -> str:
     from fairtape.cli.operate import returned
 
     rows = [
-        ("longest silence at the others", f"{figures['stall_s']:.3f} s (promised: {figures['stall_s_promised']:g} s)"),
-        ("detected after", f"{figures['detect_s']:.3f} s"),
-        ("a new formation after", f"{figures['formation_s']:.3f} s"),
-        ("longest silence when it came back", f"{figures['return_stall_s']:.3f} s"),
-        ("it was a member again", returned(figures)),
-        ("messages published", f"{figures['published']:,}"),
-        ("messages lost", f"{figures['lost']:,}"),
-        ("one order at all sites", "yes" if figures["one_order"] else "no"),
-        *((f"{name}, by default", f"{seconds:g} s of silence") for name, seconds in figures["anchors_s"].items()),
+        ("longest silence at the others", f"{results['stall_s']:.3f} s (promised: {results['stall_s_promised']:g} s)"),
+        ("detected after", f"{results['detect_s']:.3f} s"),
+        ("a new formation after", f"{results['formation_s']:.3f} s"),
+        ("longest silence when it came back", f"{results['return_stall_s']:.3f} s"),
+        ("it was a member again", returned(results)),
+        ("messages published", f"{results['published']:,}"),
+        ("messages lost", f"{results['lost']:,}"),
+        ("one order at all sites", "yes" if results["one_order"] else "no"),
+        *((f"{name}, by default", f"{seconds:g} s of silence") for name, seconds in results["anchors_s"].items()),
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
 
 
-def _table(figures: "Figures", labels: Mapping[str, str]) -> str:
-    shown = {name: label for name, label in labels.items() if name in figures}
+def _table(results: "Results", labels: Mapping[str, str]) -> str:
+    shown = {name: label for name, label in labels.items() if name in results}
     width = max(map(len, shown.values()))
-    return "\n".join(f"{label:{width}}  {_text(figures, name)}" for name, label in shown.items())
+    return "\n".join(f"{label:{width}}  {_text(results, name)}" for name, label in shown.items())
 
 
-def _text(figures: "Figures", name: str) -> str:
-    figure = figures[name]
+def _text(results: "Results", name: str) -> str:
+    result = results[name]
     if name.endswith("real_time"):
-        return REAL_TIME_WORDS[bool(figure)]
-    if isinstance(figure, list):
-        return "; ".join(map(_item, figure)) or "none"
-    least, most = figures.get(f"{name}_min"), figures.get(f"{name}_max")
-    if least is None or most is None or figures["rounds"] == 1:
-        return _plain(figure)
-    return f"{_plain(figure)} ({_plain(least)} to {_plain(most)})"
+        return REAL_TIME_WORDS[bool(result)]
+    if isinstance(result, list):
+        return "; ".join(map(_item, result)) or "none"
+    least, most = results.get(f"{name}_min"), results.get(f"{name}_max")
+    if least is None or most is None or results["rounds"] == 1:
+        return _plain(result)
+    return f"{_plain(result)} ({_plain(least)} to {_plain(most)})"
 
 
 def _item(item: str | int | dict[str, float]) -> str:
@@ -411,7 +411,7 @@ def _item(item: str | int | dict[str, float]) -> str:
     return f"{item['at_start']:g}, {item['warm']:g}, {item['at_end']:g}"
 
 
-def _plain(figure: "Figure") -> str:
-    if isinstance(figure, bool):
-        return "yes" if figure else "no"
-    return f"{figure:,}" if isinstance(figure, int | float) else str(figure)
+def _plain(result: "Result") -> str:
+    if isinstance(result, bool):
+        return "yes" if result else "no"
+    return f"{result:,}" if isinstance(result, int | float) else str(result)

@@ -378,7 +378,7 @@ def _arbitrate(
         driver = Driver([source_runtime(plan, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
         name = f"{node.name}{ARBITER}"
-        bulletin = StatusFile(RunFolder(deployment.folder), name)
+        status_file = StatusFile(RunFolder(deployment.folder), name)
 
         def status(now: Instant) -> ArbiterStatus:
             return ArbiterStatus(
@@ -393,14 +393,14 @@ def _arbitrate(
             )
 
         def ends() -> bool:
-            bulletin.keep_posted(clock.now(), status)
+            status_file.keep_posted(clock.now(), status)
             return ended()
 
         try:
             driver.run(ends)
         finally:
             driver.close()
-            bulletin.close(replace(status(clock.now()), ended=True))
+            status_file.close(replace(status(clock.now()), ended=True))
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
 
 
@@ -640,24 +640,24 @@ def entered(directory: Path, source: str | None, making: "MakeRequest") -> tuple
     from fairtape.deployment.publish.target import publish_target
     from fairtape.exchange.orders import BadOrder
 
-    door = publish_target(directory)
-    if not door.is_open():
-        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
-    me = next(iter(door.names)) if source is None else source_named(door, source)
+    target = publish_target(directory)
+    if not target.is_open():
+        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {target.command}")
+    me = next(iter(target.names)) if source is None else source_named(target, source)
     with closing(reader_of(directory)) as reader:
         try:
-            return enter(door, me, making, reader), reader.floor
+            return enter(target, me, making, reader), reader.floor
         except BadOrder as bad:
             raise UserError(str(bad)) from None
 
 
-def print_answer(ctx: click.Context, answer: "FloorAnswer", words: str) -> None:
+def print_answer(ctx: click.Context, answer: "FloorAnswer", text: str) -> None:
     """Print what became of a request; one that was refused ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)
         ctx.exit(EXIT_REFUSED)
     place = f", sequence {answer.number}" if answer.number else ""
-    click.echo(f"{words} (token {answer.token}{place})")
+    click.echo(f"{text} (token {answer.token}{place})")
 
 
 def _rule(terms: dict[str, str | None]) -> Rule:

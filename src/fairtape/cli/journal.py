@@ -68,17 +68,17 @@ def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
     from fairtape.tape.batches import TradeBatch
     from fairtape.tape.records import Placed
 
-    lots, others = [], 0
+    parts, others = [], 0
     try:
         for delivery in _deliveries(journal):
             if isinstance(delivery, TradeBatch):
-                lots.append(delivery)
+                parts.append(delivery)
             else:
                 others += isinstance(delivery, Placed)
     except Damaged as damage:
         raise UserError(f"the journal cannot be read: {damage}; see `fairtape journal verify`") from None
-    trades: Trades = np.concatenate([lot.trades for lot in lots]) if lots else blank_trades(0)
-    numbers = np.concatenate([lot.places["sequence"] for lot in lots]) if lots else np.zeros(0, np.uint64)
+    trades: Trades = np.concatenate([part.trades for part in parts]) if parts else blank_trades(0)
+    numbers = np.concatenate([part.places["sequence"] for part in parts]) if parts else np.zeros(0, np.uint64)
     return numbers.astype(np.uint64), trades, others
 
 
@@ -155,7 +155,7 @@ def journal() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per segment.")
 def ls(directory: Path, as_json: bool) -> None:
     """List the segments of the journal in DIRECTORY."""
-    with _damage_told():
+    with _damage_reported():
         summaries = list(_existing(directory).summaries())
         if as_json:
             for summary in summaries:
@@ -192,16 +192,16 @@ def cat(
     check_within("--to-seq", to_seq, 1, NUMBER_MAX)
     check_within("--limit", limit, 0, NUMBER_MAX)
     since_at = None if since is None else parse_instant(since)
-    with _damage_told():
+    with _damage_reported():
         last = NUMBER_MAX if to_seq is None else to_seq
         records = _existing(directory).messages_and_formations(
             from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered
         )
-        for told in _limited(records, limit):
+        for record in _limited(records, limit):
             if as_json:
-                _echo_json(_message_fields(told) if isinstance(told, JournalMessage) else _change_fields(told))
+                _echo_json(_message_fields(record) if isinstance(record, JournalMessage) else _change_fields(record))
             else:
-                click.echo(_message_line(told) if isinstance(told, JournalMessage) else _change_line(told))
+                click.echo(_message_line(record) if isinstance(record, JournalMessage) else _change_line(record))
 
 
 def _limited(
@@ -212,12 +212,12 @@ def _limited(
 
     left = limit
     while left is None or left > 0:
-        told = next(records, None)
-        if told is None:
+        record = next(records, None)
+        if record is None:
             return
         if left is not None:
-            left -= isinstance(told, JournalMessage)
-        yield told
+            left -= isinstance(record, JournalMessage)
+        yield record
 
 
 @journal.command()
@@ -258,7 +258,7 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         _echo_json({"journals": list(map(_report_fields, reports)), "comparison": _comparison_fields(comparison)})
     else:
-        _tell(reports, comparison, compared=compared)
+        _print_reports(reports, comparison, compared=compared)
     if not sound or (comparison and not comparison.same):
         click.get_current_context().exit(EXIT_DAMAGED)
     if comparison and not comparison.level:
@@ -308,7 +308,7 @@ def _existing(directory: Path) -> "JournalReader":
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def _damage_reported() -> Iterator[None]:
     """Damage is not the user's mistake: it gets its own exit code."""
     from fairtape.journal import Damaged
 
@@ -421,8 +421,8 @@ def _message_fields(message: "JournalMessage") -> dict[str, Any]:
     }
     if trade := _trade_fields(message.payload):
         fields["trade"] = trade
-    elif words := _notice_words(message.payload):
-        fields["notice"] = words
+    elif text := _notice_text(message.payload):
+        fields["notice"] = text
     return fields
 
 
@@ -432,8 +432,8 @@ def _shown(payload: bytes) -> str:
         side = f" {trade['side']}" if trade["side"] else ""
         venue = f"@{trade['venue']}" if trade["venue"] else ""
         return f"{trade['symbol']}{venue} {trade['quantity']} at {trade['price']}{side}"
-    if words := _notice_words(payload):
-        return words
+    if text := _notice_text(payload):
+        return text
     head, more = payload[:PAYLOAD_SHOWN_MAX], "…" if len(payload) > PAYLOAD_SHOWN_MAX else ""
     if head.isascii() and head.decode("ascii").isprintable():
         return f'"{head.decode("ascii")}{more}"'
@@ -461,7 +461,7 @@ def _trade_fields(payload: bytes) -> dict[str, Any] | None:
     }
 
 
-def _notice_words(payload: bytes) -> str | None:
+def _notice_text(payload: bytes) -> str | None:
     """What a venue says beside its trades; None for any other message."""
     from fairtape.market.notices import in_words, notice_in
 
@@ -533,9 +533,9 @@ def _comparison_fields(comparison: "Comparison | None") -> dict[str, Any] | None
     }
 
 
-def _tell(reports: list["AuditReport"], comparison: "Comparison | None", *, compared: bool) -> None:
+def _print_reports(reports: list["AuditReport"], comparison: "Comparison | None", *, compared: bool) -> None:
     for report in reports:
-        _tell_report(report)
+        _print_report(report)
     if comparison is not None:
         for line in _comparison_lines(comparison):
             click.echo(line)
@@ -543,7 +543,7 @@ def _tell(reports: list["AuditReport"], comparison: "Comparison | None", *, comp
         click.echo("not compared: a damaged journal proves nothing about another")
 
 
-def _tell_report(report: "AuditReport") -> None:
+def _print_report(report: "AuditReport") -> None:
     state = "sound" if report.sound else "DAMAGED"
     click.echo(
         f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "

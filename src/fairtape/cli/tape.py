@@ -66,12 +66,12 @@ class TextLines:
     def change(self, change: "FormationChange") -> str:
         """A change of formation, where it stands in the order."""
         members = " ".join(_members(change, self._names))
-        told = f"formation {change.formation}{members and f' of {members}'}, from number {change.sequence} on"
+        text = f"formation {change.formation}{members and f' of {members}'}, from number {change.sequence} on"
         if change.broken:
-            told = f"BREAK  {told}; sites that are lost may have used these numbers otherwise"
+            text = f"BREAK  {text}; sites that are lost may have used these numbers otherwise"
         else:
-            told = f"{'FORMATION' if change.formation == 1 else 'REFORMATION'}  {told}"
-        return f"{'-':>9}  {format_instant(change.installed_at)}  {told}\n"
+            text = f"{'FORMATION' if change.formation == 1 else 'REFORMATION'}  {text}"
+        return f"{'-':>9}  {format_instant(change.installed_at)}  {text}\n"
 
 
 class JsonLines:
@@ -146,7 +146,7 @@ def _members(change: "FormationChange", names: Mapping[NodeId, str]) -> list[str
 
 
 STEP_MAX: Final = 0.05  # seconds of printing before the caller looks at something else
-LOOK_PERIOD: Final = 0.01  # seconds between two looks at a reader who is behind
+POLL_PERIOD: Final = 0.01  # seconds between two looks at a reader who is behind
 STANDSTILL_MAX: Final = 1.0  # seconds for which a reader may take nothing when there is nothing else to wait for
 
 
@@ -180,27 +180,27 @@ class Count:
 class TapePrinter:
     """Prints what one site has released, and can go on with another: the order is the same at all of them."""
 
-    def __init__(self, following: JournalFollower, outlet: "OutputThread", lines: TextLines | JsonLines) -> None:
-        self._following = following
-        self._outlet = outlet
+    def __init__(self, follower: JournalFollower, output: "OutputThread", lines: TextLines | JsonLines) -> None:
+        self._follower = follower
+        self._output = output
         self._lines = lines
         self._waiting: tuple[bytes, Count] | None = None  # a chunk that the outlet had no room for
         self._offered: deque[Count] = deque()  # chunks that are not known to be out
         self._settled = 0  # chunks that are
-        self.printed = Count(through=following.next_sequence - 1)
+        self.printed = Count(through=follower.next_sequence - 1)
 
     @property
     def site(self) -> NodeId:
         """The one whose releases are printed."""
-        return self._following.site
+        return self._follower.site
 
     def advance(self) -> Progress:
         """Print what has been released since the last call, for a moment at most and as far as the reader takes it."""
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
             return Progress.HELD_UP
-        for entry in self._following.new_entries():
-            if not self._offer(*self._told(entry)):
+        for entry in self._follower.new_entries():
+            if not self._offer(*self._lines_of(entry)):
                 return Progress.HELD_UP
             if time.monotonic() > ends_at:
                 return Progress.BUSY
@@ -212,15 +212,15 @@ class TapePrinter:
         A reader that takes nothing for a while is not waited for, nor any reader when the user gives up on it.
         """
         taken, furthest = True, self.site
-        for site in self._following.journals:
-            before = self._following.next_sequence
-            self._following.follow(site)
+        for site in self._follower.journals:
+            before = self._follower.next_sequence
+            self._follower.follow(site)
             taken = self._deliver(given_up, self.advance)
-            if self._following.next_sequence > before:
+            if self._follower.next_sequence > before:
                 furthest = site
             if not taken:
                 break
-        self._following.follow(furthest)
+        self._follower.follow(furthest)
         return taken
 
     def flush(self, given_up: Callable[[], bool]) -> bool:
@@ -233,19 +233,19 @@ class TapePrinter:
 
     def _deliver(self, given_up: Callable[[], bool], work: Callable[[], Progress]) -> bool:
         pieces, moved_at = -1, 0.0
-        while (progress := work()) is not Progress.CAUGHT_UP or not self._outlet.idle:
-            if self._outlet.pieces > pieces:
-                pieces, moved_at = self._outlet.pieces, time.monotonic()
+        while (progress := work()) is not Progress.CAUGHT_UP or not self._output.idle:
+            if self._output.pieces > pieces:
+                pieces, moved_at = self._output.pieces, time.monotonic()
             if given_up() or time.monotonic() - moved_at > STANDSTILL_MAX:
                 break
             if progress is not Progress.BUSY:
-                time.sleep(LOOK_PERIOD)
+                time.sleep(POLL_PERIOD)
         self._settle()
-        return self._outlet.idle and self._waiting is None and progress is Progress.CAUGHT_UP
+        return self._output.idle and self._waiting is None and progress is Progress.CAUGHT_UP
 
     def _offer(self, text: bytes, count: Count) -> bool:
         self._settle()
-        if not self._outlet.offer(text):
+        if not self._output.offer(text):
             self._waiting = text, count
             return False
         self._waiting = None
@@ -254,17 +254,17 @@ class TapePrinter:
 
     def _settle(self) -> None:
         """Count what is out by now."""
-        while self._settled < self._outlet.written:
+        while self._settled < self._output.written:
             self.printed.add(self._offered.popleft())
             self._settled += 1
 
-    def _told(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
+    def _lines_of(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
         """The lines of one entry, and what they are about."""
         if isinstance(entry, JournalEntry):
             count = Count(through=entry.end - 1)
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
-        count = Count(through=self._following.next_sequence - 1, breaks=int(change.broken))
+        count = Count(through=self._follower.next_sequence - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
     def _trade_lines(self, entry: JournalEntry, count: Count) -> Iterator[str]:
