@@ -1,8 +1,8 @@
-"""How long the survivors are silent when a site is killed: real processes, the LAN profile, and its default settings.
+"""`fairtape bench failover`: how long the other sites deliver nothing after a site is killed.
 
-A deployment as `fairtape init` makes it, three sites and two reformation servers; beside each site that will survive a
-source of its own publishes; the site whose turn it is gets kill -9. Afterwards it is started again, and all journals
-are compared. A site that does not come back while it is waited for is a finding, and keeps no other figure back.
+Runs a deployment with the default settings of `fairtape init`: three sites and two reformation servers, each a process.
+One source publishes beside each surviving site. The token site is killed with SIGKILL and restarted; then all journals
+are compared. A site that does not rejoin in time is reported as such, together with all other results.
 """
 
 import tempfile
@@ -18,14 +18,14 @@ from fairtape.deployment.process.local_cluster import LocalCluster
 
 SITES: Final = 3
 RATE: Final = 1_000.0  # messages per second of each survivor
-STALL_MAX: Final = 0.3  # seconds: what is promised
+STALL_MAX: Final = 0.3  # seconds: the goal
 DOWN_PERIOD: Final = 2 * SECOND
 ANCHORS: Final = {"Spread 5.0.1": 3.0, "Corosync 3.1.7": 8.0, "JGroups 5.6": 2.0, "NATS JetStream R3": 6.3}
-"""Seconds of silence after kill -9 of a node, with default settings, measured on a 2-core virtual machine."""
+"""Seconds of silence after SIGKILL of a node with default settings, measured on a 2-core virtual machine."""
 
 
 def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]:
-    """Kill and measure, so many times, each in a new deployment; the worst of each figure."""
+    """Run one drill per round, each in a new deployment; the worst of each metric."""
     drills = []
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}")
@@ -36,13 +36,13 @@ def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]
         "lost": max(drill["lost"] for drill in drills),
         "one_order": all(drill["one_order"] for drill in drills),
         "rejoined": all(drill["rejoined"] for drill in drills),
-        "waited_s": max(drill["waited_s"] for drill in drills),  # for the victim, since it was started again
-        "pending": sum(drill["pending"] for drill in drills),  # published, and not acknowledged in the end
+        "waited_s": max(drill["waited_s"] for drill in drills),  # for the victim, since its restart
+        "pending": sum(drill["pending"] for drill in drills),  # published and never acknowledged
         "stall_s_min": min(stalls),
         "detect_s": max(drill["detect_s"] or 0.0 for drill in drills),
         "formation_s": max(drill["formation_s"] or 0.0 for drill in drills),
         "return_stall_s": max(drill["return_stall_s"] for drill in drills),
-        "whole_s": [drill["whole_s"] for drill in drills],  # null: not before the traffic had ended
+        "whole_s": [drill["whole_s"] for drill in drills],  # null: not before the traffic ended
         "breaks": sum(drill["breaks"] for drill in drills),
         "published": sum(drill["published"] for drill in drills),
         "sites": SITES,
@@ -56,7 +56,7 @@ def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]
 
 
 def is_sound(results: dict[str, Any]) -> bool:
-    """Whether nothing was lost or is still under way, there is one order, and the victim is a member again."""
+    """Whether no message is lost or pending, all journals hold one order, and the victim is a member again."""
     return results["one_order"] and results["rejoined"] and not results["lost"] and not results["pending"]
 
 

@@ -1,4 +1,4 @@
-"""`fairtape bench ring`: which rings are run, how often, and what is said about them."""
+"""`fairtape bench ring`: which rings run, how often, and the results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,35 +15,31 @@ from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE
 from fairtape.wire.seals import Seal
 
-# What a ring would do without seals, to show what they cost. Only a benchmark may leave a block open.
-
 
 class OpenSeal(Seal):
-    """Adds room for a tag and no tag."""
+    """No encryption: shows what seals cost. The frame keeps the size of a tag. For benchmarks only."""
 
     __slots__ = ()
 
     def close(self, header: bytes, first: int, body: bytes) -> bytes:  # noqa: ARG002 - no nonce is needed
-        """The body as it is."""
         return header + body + bytes(TAG_SIZE)
 
     def open(self, datagram: bytes, first: int) -> bytes:  # noqa: ARG002 - no nonce is needed
-        """The body as it is."""
         return datagram[BLOCK_HEADER.size : -TAG_SIZE]
 
 
-SIDE_SECONDS_MAX: Final = 2.0  # of the yardstick, and of the runs beside the main one
+SIDE_SECONDS_MAX: Final = 2.0  # of the baselines, and of the variations
 KILOBYTE: Final = 1_000
 LOSS: Final = 0.01
 RATE: Final = 1_000
-LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves room on two cores for what the losses cost
-RETRIES: Final = 625  # a second of patience: what is measured is latency, and a machine that stood still has not failed
-SLOW_RATE: Final = 197  # no divisor of the token rate, so that messages meet every phase of a token
+LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves time for repairs on two cores
+RETRIES: Final = 625  # a second: latency is measured, and a machine that was suspended has not failed
+SLOW_RATE: Final = 197  # not a divisor of the token rate, so that messages arrive in every phase of a token
 MIB: Final = 1 << 20
 
 
 def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only: str, step: Step) -> Results:
-    """All figures of one call. Where there are several rounds, a figure is the median of them."""
+    """All results. With several rounds, a metric is their median."""
     results: Results = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
     base = Setting(receivers=receivers, size=size, seconds=seconds)
     if only != "latency":
@@ -56,11 +52,11 @@ def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only
 
 
 def problems_of(results: Results) -> list[str]:
-    """Why these figures mean nothing, a sentence each: a benchmark of something broken is no benchmark."""
+    """Why these results are invalid, one sentence each."""
     found = []
     for name, result in results.items():
         if "one_order" in name and result is False:
-            found.append(f"{name} is false: not every receiver delivered all that was published, in the same order")
+            found.append(f"{name} is false: not every receiver delivered all published messages in the same order")
         elif name in ("bare_packets_per_s", "single_releases", "lossy_releases") and result == 0:
             found.append(f"{name} is 0: nothing arrived in the measured time")
         elif name.startswith("messages_per_s") and result == 0:
@@ -71,7 +67,7 @@ def problems_of(results: Results) -> list[str]:
 
 
 def _throughput(setting: Setting, rounds: int, step: Step) -> Results:
-    """The yardstick and the ring by turns, so that each ratio compares neighbours in time."""
+    """The baseline and the ring alternate, so that each ratio compares runs that are close in time."""
     packets, outcomes = [], []
     for number in range(1, rounds + 1):
         step(f"{_round(number, rounds)}bare UDP multicast, packet by packet")
@@ -83,7 +79,7 @@ def _throughput(setting: Setting, rounds: int, step: Step) -> Results:
     bare = [max(each * messages_per_packet(setting.size), 1.0) for each in packets]
     results = _spread("messages_per_s", rates, 0) | _spread("bare_messages_per_s", bare, 0)
     results |= _spread("ratio", [rate / of for rate, of in zip(rates, bare, strict=True)], 3)
-    results["ratio"] = round(median(rates) / median(bare), 3)  # so that the three figures agree with one another
+    results["ratio"] = round(median(rates) / median(bare), 3)  # consistent with the two printed medians
     results |= _spread("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
     return results | {
         "one_order": all(each.one_order for each in outcomes),
@@ -97,7 +93,7 @@ def _throughput(setting: Setting, rounds: int, step: Step) -> Results:
 
 
 def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
-    """Of each receiver in one round."""
+    """Memory of each receiver in one round."""
     return [
         {
             "receiver": site,
@@ -163,7 +159,7 @@ def _errors(name: str, outcomes: Sequence[RingOutcome]) -> Results:
 
 
 def _spread(name: str, values: Sequence[float], digits: int) -> Results:
-    """The median of the rounds under its name, and the extremes beside it: a virtual machine is not always as fast."""
+    """The median of the rounds, the minimum and the maximum: the speed of a virtual machine varies."""
     return {
         name: _rounded(median(values), digits),
         f"{name}_min": _rounded(min(values), digits),

@@ -1,8 +1,11 @@
-"""How many WebSocket customers one server on one core feeds, and how long after the release instant they have it.
+"""WebSocket customers of one server on one core: how many, and their delay after the release.
 
-A journal is written live, as a site writes it; the server follows it on a core of its own; customers are bare sockets
-in another process, which reads the clock whenever bytes come. A customer that lost its line, missed a number or got one
-twice is counted and told: then the figures are not those of a server that keeps up.
+One process writes a journal live, as a site does. The server follows it on its own core. The customers are bare sockets
+in a third process, which reads the clock when bytes arrive. Customers that lost their connection, missed a number or
+got one twice are counted; a server with such customers does not keep up.
+
+The baseline is a bare program that writes the same bytes to as many sockets. It follows no journal and knows no
+subscriptions: it shows the most that a Python server can write per second of its core.
 """
 
 import os
@@ -36,10 +39,10 @@ from fairtape.wire.blocks import pack_messages
 DELAY_GOAL_MS: Final = 50.0
 START_DELAY: Final = 300 * MILLISECOND
 WARM_PERIOD: Final = 1 * SECOND  # not measured
-END_PERIOD: Final = 500 * MILLISECOND  # for the last messages to arrive
-NEWS_PERIOD: Final = 60 * SECOND
+END_PERIOD: Final = 500 * MILLISECOND  # for the last messages
+REPORT_PERIOD_MAX: Final = 60 * SECOND
 HEAD_MAX: Final = 4_096
-CHUNK: Final = 1 << 18  # bytes that are read at once
+CHUNK: Final = 1 << 18  # bytes of one read
 SOURCE: Final = 101
 
 REQUEST: Final = (
@@ -59,7 +62,7 @@ class WebSetting:
     rate: int = 1_000  # messages per second
     seconds: float = 5.0
     token_period: Duration = 5 * MILLISECOND
-    real_time: bool = True  # ask the kernel to prefer it to other programs of this machine
+    real_time: bool = True  # request real-time scheduling
 
     @property
     def per_token(self) -> int:
@@ -69,7 +72,7 @@ class WebSetting:
 
 @dataclass(frozen=True, slots=True)
 class RunWindow:
-    """The order to begin: when the first token is due, and when all is over."""
+    """The order to begin: when the first token is due, and when the run ends."""
 
     starts_at: Instant
     ends_at: Instant
@@ -77,17 +80,17 @@ class RunWindow:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server is."""
+    """The server accepts connections on this port."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReport:
-    """How much of its time a process was computing while it was measured."""
+    """The load of the server in the measured time."""
 
-    share: float
-    real_time: bool  # whether the kernel preferred it
+    share: float  # of its core
+    real_time: bool  # granted by the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,61 +102,61 @@ class SiteReport:
 
 @dataclass(frozen=True, slots=True)
 class CustomersReport:
-    """What the customers got: of each frame when it was there, its first number and how many there were."""
+    """All received frames: arrival, first sequence number and number of messages of each."""
 
     received_at: bytes
     first: bytes
     count: bytes
-    faults: int  # customers with a gap, a double, a notice or a lost line
+    faults: int  # customers with a gap, a duplicate, an unexpected notice or a lost connection
     share: float  # of its core
-    reported_delayed: bool  # the server said that it cannot keep up
+    reported_delayed: bool  # the server announced that it is behind
 
 
 def measure_websocket(setting: WebSetting | None = None) -> dict[str, Any]:
-    """Run it once; what it reached."""
+    """The results of one run."""
     setting = setting or WebSetting()
     check_file_limit(setting.customers)
     processors = Processors.read()
     with tempfile.TemporaryDirectory(prefix="fairtape-web-", ignore_cleanup_errors=True) as scratch:
         journal = Path(scratch) / "journal"
         journal.mkdir()
-        received, spent, released, window = _run(setting, journal)
-    delays = _delays(setting, released, received)
+        customers, server, site, window = _run(setting, journal)
+    delays = _delays(setting, site, customers)
     p50, p99 = (round(float(np.percentile(delays, each)), 2) if len(delays) else 0.0 for each in (50, 99))
     expected = setting.customers * int(setting.seconds * SECOND / setting.token_period) * setting.per_token
-    kept_up = not received.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
+    kept_up = not customers.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
     return {
         "websocket_customers": setting.customers,
         "websocket_p50_ms": p50,
         "websocket_p99_ms": p99,
         "websocket_max_ms": round(float(delays.max()), 2) if len(delays) else 0.0,
         "websocket_kept_up": kept_up,
-        "websocket_faults": received.faults,
-        "websocket_told_delayed": received.reported_delayed,
+        "websocket_faults": customers.faults,
+        "websocket_told_delayed": customers.reported_delayed,
         "websocket_messages_per_s": setting.rate,
         "websocket_deliveries": len(delays),
         "websocket_deliveries_missing": max(expected - len(delays), 0),
-        "websocket_frames": len(received.count) // 4,
-        "websocket_frames_per_s": round(len(received.count) // 4 / (window.ends_at - window.starts_at) * SECOND),
-        "websocket_real_time": spent.real_time,
-        "websocket_server_core_share": round(spent.share, 3),
-        "websocket_customers_core_share": round(received.share, 3),
+        "websocket_frames": len(customers.count) // 4,
+        "websocket_frames_per_s": round(len(customers.count) // 4 / (window.ends_at - window.starts_at) * SECOND),
+        "websocket_real_time": server.real_time,
+        "websocket_server_core_share": round(server.share, 3),
+        "websocket_customers_core_share": round(customers.share, 3),
         "websocket_stolen_fraction": round(Processors.read().stolen_since(processors), 3),
     }
 
 
 def check_file_limit(customers: int) -> None:
-    """Every customer is a file on either side."""
+    """Raise the limit of open files: every customer is one file on either side."""
     needed = customers + 256
     allowed = allow_files(needed)
     if allowed < needed:
-        raise UserError(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
+        raise UserError(f"--customers is {customers}; a process may open only {allowed} files: raise ulimit -n")
 
 
 def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerReport, SiteReport, RunWindow]:
     with ChildProcesses(imports=[__name__]) as children:
         children.start("server", server_process, journal, setting)
-        port = children.collect(Listening, {"server"}, NEWS_PERIOD)["server"].port
+        port = children.collect(Listening, {"server"}, REPORT_PERIOD_MAX)["server"].port
         children.start("customers", customers_process, port, setting)
         children.start("site", site_process, journal, setting)
         children.await_ready({"customers", "site"})
@@ -165,32 +168,32 @@ def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerRep
 
 
 def _reports(children: ChildProcesses) -> dict[type, Any]:
-    """What each process has to tell at the end."""
+    """The final report of each process, by its type."""
     found: dict[type, Any] = {}
-    ends_at = time.monotonic_ns() + NEWS_PERIOD
+    ends_at = time.monotonic_ns() + REPORT_PERIOD_MAX
     while len(found) < 3:
         if time.monotonic_ns() > ends_at:
-            raise UserError("the bench did not come to its end in time; try with fewer customers")
-        found |= {type(news): news for _, news in children.hear(100 * MILLISECOND)}
+            raise UserError("the benchmark did not end in time; try with fewer customers")
+        found |= {type(report): report for _, report in children.hear(100 * MILLISECOND)}
     return found
 
 
-def _delays(setting: WebSetting, released: SiteReport, received: CustomersReport) -> Any:
-    """Of each message at each customer that was due in the measured time: milliseconds from its release."""
-    received_at = np.frombuffer(received.received_at, np.int64)
-    first, count = np.frombuffer(received.first, np.int64), np.frombuffer(received.count, np.int32)
+def _delays(setting: WebSetting, site: SiteReport, customers: CustomersReport) -> Any:
+    """Milliseconds from the release to the arrival, of every measured message at every customer."""
+    received_at = np.frombuffer(customers.received_at, np.int64)
+    first, count = np.frombuffer(customers.first, np.int64), np.frombuffer(customers.count, np.int32)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     numbers = np.repeat(first, count) + within
     tokens = (numbers - 1) // setting.per_token
-    delays = np.repeat(received_at, count) - np.frombuffer(released.released_at, np.int64)[tokens]
+    delays = np.repeat(received_at, count) - np.frombuffer(site.released_at, np.int64)[tokens]
     return delays[tokens * setting.token_period >= WARM_PERIOD] / MILLISECOND
 
 
-# The processes.
+# Processes.
 
 
 def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
-    """The server, alone on the first core."""
+    """The server, on the first core."""
     real_time = pin_to_core(0, real_time=setting.real_time)
     tune_gc()
     target = ServedSite(directory=journal, title="bench")
@@ -206,7 +209,7 @@ def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
 
 
 def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
-    """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
+    """Write a journal as a site does: tokens, and their release marks in time."""
     pin_to_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
     with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
@@ -229,7 +232,7 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
 
 
 def _blocks(setting: WebSetting) -> Iterator[bytes]:
-    """Bodies of one token each, over and over."""
+    """Bodies of one token each, in an endless cycle."""
     trades = next(batches(Flow(rate=setting.rate, session_period=60 * SECOND), np.random.default_rng(1))).tobytes()
     size = setting.per_token * TRADE_SIZE
     bodies = [
@@ -244,23 +247,23 @@ def customers_process(link: ChildLink, port: int, setting: WebSetting) -> None:
     """All customers, on the second core."""
     pin_to_core(1, real_time=setting.real_time)
     check_file_limit(setting.customers)
-    audience = BareCustomers(port, setting.customers)
+    customers = BareCustomers(port, setting.customers)
     tune_gc()
     link.tell(Ready())
     window = link.expect(RunWindow)
     if window is not None:
         began, spent = time.monotonic(), time.process_time()
-        audience.hear(window.ends_at + END_PERIOD)
-        link.tell(audience.received((time.process_time() - spent) / (time.monotonic() - began)))
+        customers.receive(window.ends_at + END_PERIOD)
+        link.tell(customers.report((time.process_time() - spent) / (time.monotonic() - began)))
     link.rest()
 
 
 class BareCustomers:
-    """Customers that do nothing but look at the clock and at the first number of what comes."""
+    """Customers that only read the clock and the first number of each frame."""
 
     def __init__(self, port: int, customers: int) -> None:
         self._selector = selectors.EpollSelector()
-        self._rest: dict[int, bytes] = {}  # of each customer, by its file: the frame that is not yet whole
+        self._rest: dict[int, bytes] = {}  # incomplete frame of each customer, by file descriptor
         self._due: dict[int, int] = {}
         self._faulty: set[int] = set()
         self._reported_delayed = False
@@ -273,14 +276,12 @@ class BareCustomers:
             self._rest[connection.fileno()] = rest
             self._selector.register(connection, selectors.EVENT_READ)
 
-    def hear(self, ends_at: Instant) -> None:
-        """Read until then."""
+    def receive(self, ends_at: Instant) -> None:
         while (now := time.time_ns()) < ends_at:
             for key, _ in self._selector.select((ends_at - now) / SECOND):
                 self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
 
-    def received(self, share: float) -> CustomersReport:
-        """What came."""
+    def report(self, share: float) -> CustomersReport:
         received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
         return CustomersReport(received_at, first, count, len(self._faulty), share, self._reported_delayed)
 
@@ -301,7 +302,7 @@ class BareCustomers:
             elif data[payload_at : payload_at + 17] == b'{"kind":"delayed"':
                 self._reported_delayed = True
             elif not data[payload_at:end].startswith((b'{"kind":"subscribed"', b'{"kind":"prompt"')):
-                self._faulty.add(file)  # nothing else is to be said
+                self._faulty.add(file)  # no other message is expected
             at = end
         self._rest[file] = data[at:]
 
@@ -317,7 +318,7 @@ class BareCustomers:
 
 
 def _frame(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the payload of the frame here begins and ends; None while it is not whole."""
+    """Where the payload of the frame at `at` begins and ends; None while the frame is incomplete."""
     if len(data) < at + 10:
         return None
     size, payload_at = data[at + 1], at + 2
@@ -329,18 +330,18 @@ def _frame(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def _after_head(connection: socket.socket) -> bytes:
-    """What comes behind the answer to the handshake."""
+    """Read the response of the handshake; the bytes after it."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(HEAD_MAX)
         if not more or len(data) > HEAD_MAX:
-            raise UserError("the server refused a customer of the bench")
+            raise UserError("the server refused a customer of the benchmark")
         data += more
     return data.partition(b"\r\n\r\n")[2]
 
 
 def pin_to_core(number: int, *, real_time: bool) -> bool:
-    """Run on one core, where there are several; whether the kernel prefers this process there."""
+    """Run on one core; whether real-time scheduling is granted."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     return real_time and run_in_real_time()
@@ -352,12 +353,9 @@ def _sleep_until(instant: Instant) -> None:
         time.sleep(left / SECOND)
 
 
-# The yardstick of a WebSocket server: a bare program that writes the same bytes to as many sockets, in turn.
-#
-# It follows no journal, knows no subscription and waits for nobody but the kernel. What it writes in a second of its
-# core is the most that a server in this language can.
+# The baseline.
 
-LOOK_PERIOD: Final = 0.05  # seconds
+POLL_PERIOD: Final = 0.05  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,27 +367,27 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WriterReport:
-    """What the bare server did."""
+    """The result of the bare server."""
 
     frames: int
     share: float  # of its core
 
 
 def run_fanout(*, customers: int, size: int, seconds: float) -> float:
-    """Frames of one size that a bare program writes in a second of its core."""
+    """Frames of one size that a bare program writes per second of its core."""
     check_file_limit(customers)
     with ChildProcesses(imports=[__name__]) as children:
         children.start("writer", writer_process, customers, size)
-        port = children.collect(Listening, {"writer"}, NEWS_PERIOD)["writer"].port
+        port = children.collect(Listening, {"writer"}, REPORT_PERIOD_MAX)["writer"].port
         children.start("readers", readers_process, port, customers)
         children.await_ready({"writer", "readers"})
         children.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
-        written = children.collect(WriterReport, {"writer"}, NEWS_PERIOD)["writer"]
+        written = children.collect(WriterReport, {"writer"}, REPORT_PERIOD_MAX)["writer"]
     return written.frames / max(written.share * seconds, 1e-9)
 
 
 def writer_process(link: ChildLink, customers: int, size: int) -> None:
-    """Write the same frame to all customers, over and over."""
+    """Write the same frame to all customers in turn until the end."""
     pin_to_core(0, real_time=False)
     check_file_limit(customers)
     with socket.create_server((LOOPBACK, 0), backlog=customers) as listener:
@@ -412,7 +410,7 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
 
 
 def readers_process(link: ChildLink, port: int, customers: int) -> None:
-    """Read whatever comes, and throw it away, until the writer has closed every line."""
+    """Read and discard until the writer has closed every connection."""
     pin_to_core(1, real_time=False)
     check_file_limit(customers)
     selector = selectors.EpollSelector()
@@ -421,7 +419,7 @@ def readers_process(link: ChildLink, port: int, customers: int) -> None:
     link.tell(Ready())
     link.expect(Begin)
     while selector.get_map():
-        for key, _ in selector.select(LOOK_PERIOD):
+        for key, _ in selector.select(POLL_PERIOD):
             connection = key.fileobj
             assert isinstance(connection, socket.socket)
             if not connection.recv(CHUNK):
