@@ -1,4 +1,4 @@
-"""`fairtape bench …`: short runs of what a user would run, for their shape and their one order, never for speed."""
+"""Short runs of `fairtape bench …`: checks the output and the one order, never the speed."""
 
 import json
 
@@ -8,7 +8,7 @@ from loopback.commands import run
 
 
 @pytest.mark.alone
-def test_a_short_throughput_run_says_what_it_measured() -> None:
+def test_a_short_throughput_run_prints_all_results() -> None:
     arguments = ("--only", "throughput", "--seconds", "0.5", "--rounds", "2", "--json")
     code, output, errors = run("bench", "ring", *arguments)
     assert (code, errors) == (0, "")
@@ -26,7 +26,7 @@ def test_a_short_throughput_run_says_what_it_measured() -> None:
 
 
 @pytest.mark.alone
-def test_a_short_latency_run_is_printed_for_people() -> None:
+def test_a_short_latency_run_prints_a_table() -> None:
     arguments = ("--only", "latency", "--seconds", "0.5", "--rounds", "1", "--receivers", "2")
     code, output, _ = run("bench", "ring", *arguments)
     assert code == 0
@@ -36,14 +36,14 @@ def test_a_short_latency_run_is_printed_for_people() -> None:
     assert "3 senders, 1 % loss: ms from publish to release, p50" in output
 
 
-def test_a_ring_beyond_reason_is_refused() -> None:
+def test_a_ring_with_too_many_receivers_is_refused() -> None:
     code, output, errors = run("bench", "ring", "--receivers", "1000")
     assert (code, output) == (2, "")
     assert "1000" in errors
 
 
 @pytest.mark.alone
-def test_a_short_run_of_the_edge_says_what_it_measured() -> None:
+def test_a_short_run_of_the_edge_prints_all_results() -> None:
     code, output, errors = run("bench", "edge", "--customers", 8, "--seconds", 0.5, "--messages", 20_000, "--json")
     results = json.loads(output)
     assert code == (1 if results["problems"] else 0)
@@ -58,9 +58,9 @@ def test_a_short_run_of_the_edge_says_what_it_measured() -> None:
     assert results["bare_websocket_frames_per_core_s"] > 0
 
 
-def test_one_part_of_the_edge_is_printed_for_people() -> None:
+def test_one_part_of_the_edge_prints_a_table() -> None:
     code, output, errors = run("bench", "edge", "--only", "itch", "--messages", 1_000)
     assert code == 0
-    assert output.startswith("ITCH 5.0 to Arrow, messages/s of one core")
+    assert output.startswith("ITCH 5.0 to Arrow, messages/s per core")
     assert errors.startswith("a file of ITCH 5.0, 1,000 messages")
     assert "WebSocket" not in output
