@@ -1,4 +1,4 @@
-"""Output to a reader that may be slow, stand still, or go: whoever writes never waits."""
+"""Output to a reader that is slow, stops reading, or closes the pipe: the caller never waits."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from fairtape.cli.output_thread import CHUNKS_MAX, OutputThread
 from fairtape.core.errors import UserError
 
-CHUNK = bytes(range(256)) * 1_024  # more than a pipe has room for
+CHUNK = bytes(range(256)) * 1_024  # larger than the buffer of a pipe
 
 
 def read_all(reader: int) -> bytes:
@@ -18,12 +18,12 @@ def read_all(reader: int) -> bytes:
 
 
 def settle(output: OutputThread) -> None:
-    """Until everything is out, or cannot be."""
+    """Wait until everything is written; raises if it cannot be."""
     while not output.idle:
         pass
 
 
-def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
+def test_chunks_are_written_completely_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "out"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     output = OutputThread(descriptor)
@@ -36,13 +36,13 @@ def test_chunks_come_out_whole_and_in_order(tmp_path: Path) -> None:
     assert output.written == len(chunks)
 
 
-def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later() -> None:
+def test_a_reader_that_stops_fills_the_queue_and_gets_everything_later() -> None:
     reader, writer = os.pipe()
     output = OutputThread(writer)
     offered = 0
     while output.offer(CHUNK):
         offered += 1
-    assert CHUNKS_MAX <= offered <= CHUNKS_MAX + 1  # one of them is with the writer
+    assert CHUNKS_MAX <= offered <= CHUNKS_MAX + 1  # the thread holds one of them
     assert output.written == 0
     received = b""
     while len(received) < offered * len(CHUNK):
@@ -52,7 +52,7 @@ def test_a_reader_that_takes_nothing_fills_the_outlet_and_gets_everything_later(
     assert output.written == offered
 
 
-def test_a_reader_that_has_gone_is_noticed() -> None:
+def test_a_closed_pipe_is_reported_to_the_caller() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     output = OutputThread(writer)
@@ -63,7 +63,7 @@ def test_a_reader_that_has_gone_is_noticed() -> None:
         output.offer(CHUNK)
 
 
-def test_a_full_disk_is_one_sentence() -> None:
+def test_a_full_disk_is_a_user_error() -> None:
     output = OutputThread(os.open("/dev/full", os.O_WRONLY))
     output.offer(CHUNK)
     with pytest.raises(UserError, match="standard output cannot be written"):
