@@ -1,4 +1,4 @@
-"""`fairtape bench …`: short runs of what a user would run, for their shape and their one order, never for speed."""
+"""Short runs of `fairtape bench …`: checks the output and the one order, never the speed."""
 
 import json
 
@@ -8,25 +8,25 @@ from loopback.commands import run
 
 
 @pytest.mark.alone
-def test_a_short_throughput_run_says_what_it_measured() -> None:
+def test_a_short_throughput_run_prints_all_results() -> None:
     arguments = ("--only", "throughput", "--seconds", "0.5", "--rounds", "2", "--json")
     code, output, errors = run("bench", "ring", *arguments)
     assert (code, errors) == (0, "")
-    figures = json.loads(output)
-    assert figures["one_order"] is True
-    assert figures["failures"] == figures["problems"] == []
-    assert figures["messages_per_s_min"] <= figures["messages_per_s"] <= figures["messages_per_s_max"]
-    assert figures["messages_per_s_min"] > 0
-    assert figures["ratio"] == pytest.approx(figures["messages_per_s"] / figures["bare_messages_per_s"], abs=0.001)
-    assert [each["receiver"] for each in figures["memory_mib"]] == [1, 2, 3]
-    for each in figures["memory_mib"]:
+    results = json.loads(output)
+    assert results["one_order"] is True
+    assert results["failures"] == results["problems"] == []
+    assert results["messages_per_s_min"] <= results["messages_per_s"] <= results["messages_per_s_max"]
+    assert results["messages_per_s_min"] > 0
+    assert results["ratio"] == pytest.approx(results["messages_per_s"] / results["bare_messages_per_s"], abs=0.001)
+    assert [each["receiver"] for each in results["memory_mib"]] == [1, 2, 3]
+    for each in results["memory_mib"]:
         assert 0 < each["at_start"] <= each["most"]
         assert 0 < each["warm"] <= each["most"]
         assert 0 < each["at_end"] <= each["most"]
 
 
 @pytest.mark.alone
-def test_a_short_latency_run_is_printed_for_people() -> None:
+def test_a_short_latency_run_prints_a_table() -> None:
     arguments = ("--only", "latency", "--seconds", "0.5", "--rounds", "1", "--receivers", "2")
     code, output, _ = run("bench", "ring", *arguments)
     assert code == 0
@@ -36,31 +36,31 @@ def test_a_short_latency_run_is_printed_for_people() -> None:
     assert "3 senders, 1 % loss: ms from publish to release, p50" in output
 
 
-def test_a_ring_beyond_reason_is_refused() -> None:
+def test_a_ring_with_too_many_receivers_is_refused() -> None:
     code, output, errors = run("bench", "ring", "--receivers", "1000")
     assert (code, output) == (2, "")
     assert "1000" in errors
 
 
 @pytest.mark.alone
-def test_a_short_run_of_the_edge_says_what_it_measured() -> None:
+def test_a_short_run_of_the_edge_prints_all_results() -> None:
     code, output, errors = run("bench", "edge", "--customers", 8, "--seconds", 0.5, "--messages", 20_000, "--json")
-    figures = json.loads(output)
-    assert code == (1 if figures["problems"] else 0)
-    assert errors.count("\n") == len(figures["problems"]) + len(figures["shortfalls"])
-    assert figures["websocket_customers_asked"] == 8
-    assert figures["websocket_customers"] in (0, 8)
-    assert figures["websocket_faults"] == figures["websocket_deliveries_missing"] == 0
+    results = json.loads(output)
+    assert code == (1 if results["problems"] else 0)
+    assert errors.count("\n") == len(results["problems"]) + len(results["shortfalls"])
+    assert results["websocket_customers_asked"] == 8
+    assert results["websocket_customers"] in (0, 8)
+    assert results["websocket_faults"] == results["websocket_deliveries_missing"] == 0
     for name in ("arrow", "record", "itch"):
-        rates = [figures[f"{name}_messages_per_s{each}"] for each in ("_min", "", "_max")]
+        rates = [results[f"{name}_messages_per_s{each}"] for each in ("_min", "", "_max")]
         assert 0 < rates[0] <= rates[1] <= rates[2]
-        assert figures[f"bare_{name}_messages_per_s"] > 0
-    assert figures["bare_websocket_frames_per_core_s"] > 0
+        assert results[f"bare_{name}_messages_per_s"] > 0
+    assert results["bare_websocket_frames_per_core_s"] > 0
 
 
-def test_one_part_of_the_edge_is_printed_for_people() -> None:
+def test_one_part_of_the_edge_prints_a_table() -> None:
     code, output, errors = run("bench", "edge", "--only", "itch", "--messages", 1_000)
     assert code == 0
-    assert output.startswith("ITCH 5.0 to Arrow, messages/s of one core")
+    assert output.startswith("ITCH 5.0 to Arrow, messages/s per core")
     assert errors.startswith("a file of ITCH 5.0, 1,000 messages")
     assert "WebSocket" not in output

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.bench.web import WebSetting, web_figures
+from fairtape.bench.web import WebSetting, measure_websocket
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
 from fairtape.web import server_loop, ticker
@@ -73,7 +73,7 @@ def test_an_unknown_path_is_not_found(tmp_path: Path) -> None:
 
 
 def test_the_bench_counts_every_message_of_every_customer() -> None:
-    figures = web_figures(WebSetting(customers=8, rate=400, seconds=0.5, real_time=False))
+    figures = measure_websocket(WebSetting(customers=8, rate=400, seconds=0.5, real_time=False))
     assert figures["websocket_customers"] == 8
     assert figures["websocket_deliveries"] == 8 * 200
     assert figures["websocket_faults"] == figures["websocket_deliveries_missing"] == 0

@@ -96,7 +96,7 @@ def test_a_change_of_formation_is_a_line_at_its_place(tmp_path: Path) -> None:
         print_all(tape)
         lines = path.read_text().splitlines()
     assert "REFORMATION  formation 2 of s1 s3, from number 2 on" in lines[1]
-    assert "BREAK  formation 3 of s1 s3, from number 3 on; sites that are lost may have" in lines[3]
+    assert "BREAK  formation 3 of s1 s3, from number 3 on; lost sites may have" in lines[3]
 
 
 def test_a_layout_of_another_version_is_printed_without_members(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fairtape bench edge`: which parts of a customer's way are run, how often, and what is said about them."""
+"""`fairtape bench edge`: WebSocket customers, the Python client and ITCH, each beside a bare program."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,64 +6,66 @@ from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from fairtape.bench.reading import client_figures, itch_figures
-from fairtape.bench.report import Figures, Step
-from fairtape.bench.web import DELAY_GOAL_MS, WebSetting, run_fanout, web_figures
+from fairtape.bench.reading import measure_client, measure_itch
+from fairtape.bench.results import Results, Step
+from fairtape.bench.web import DELAY_GOAL_MS, WebSetting, measure_websocket, run_fanout
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.tape.serialization import PLACE
 
-TRIES_MAX: Final = 3  # with one number of customers: a virtual machine is not equally fast at all times
-FEWER: Final = 2  # by which the customers are divided when that many cannot be carried
+TRIES_MAX: Final = 3  # with one number of customers: the speed of a virtual machine varies
+CUSTOMERS_DIVISOR: Final = 2  # applied when the server does not keep up
 CUSTOMERS_MIN: Final = 8
 ROUNDS: Final = 3
 BARE_SECONDS_MAX: Final = 2.0
 GOALS: Final = {"arrow_messages_per_s": 1_000_000, "record_messages_per_s": 200_000, "itch_messages_per_s": 1_000_000}
-"""What one core is promised to do."""
+"""Minimum rates of one core."""
 
 
-def edge_figures(*, customers: int, seconds: float, messages: int, only: str, step: Step) -> Figures:
-    """All figures of one call."""
-    figures: Figures = {"seconds": seconds, "rounds": ROUNDS}
+def measure_edge(*, customers: int, seconds: float, messages: int, only: str, step: Step) -> Results:
+    results: Results = {"seconds": seconds, "rounds": ROUNDS}
     if only in ("all", "websocket"):
-        figures |= _websocket(customers, seconds, step)
+        results |= _websocket(customers, seconds, step)
     if only in ("all", "client"):
         step(f"the Python client, {messages:,} trades of {TRADE_SIZE} bytes from a journal")
         with tempfile.TemporaryDirectory(prefix="fairtape-client-", ignore_cleanup_errors=True) as scratch:
-            figures |= client_figures(Path(scratch), messages=messages, rounds=ROUNDS)
+            results |= measure_client(Path(scratch), messages=messages, rounds=ROUNDS)
     if only in ("all", "itch"):
         step(f"a file of ITCH 5.0, {messages:,} messages")
-        figures |= itch_figures(messages=messages, rounds=ROUNDS)
-    return figures | {"problems": problems_of(figures), "shortfalls": shortfalls_of(figures)}
+        results |= measure_itch(messages=messages, rounds=ROUNDS)
+    return results | {"problems": problems_of(results), "shortfalls": shortfalls_of(results)}
 
 
-def problems_of(figures: Figures) -> list[str]:
-    """Why these figures mean nothing, a sentence each."""
-    if figures.get("websocket_kept_up") is False:
-        tried = f"not even {figures['websocket_customers_tried']} had every message once"
-        return [f"websocket_customers is 0: {tried}, and 99 % of them within {DELAY_GOAL_MS:g} ms"]
+def problems_of(results: Results) -> list[str]:
+    """Why these results are invalid, one sentence each."""
+    if results.get("websocket_kept_up") is False:
+        tried = results["websocket_customers_tried"]
+        late = f"more than 1 % of them later than {DELAY_GOAL_MS:g} ms"
+        return [f"websocket_customers is 0: with {tried} customers, messages were missing or repeated, or {late}"]
     return []
 
 
-def shortfalls_of(figures: Figures) -> list[str]:
-    """What is below its promise, a sentence each: this machine, or what else it does, does not allow it."""
+def shortfalls_of(results: Results) -> list[str]:
+    """Which results are below their goals, one sentence each. The machine may be too slow or too busy."""
     found = []
-    carried, asked = (figures.get(f"websocket_customers{each}", 0) for each in ("", "_asked"))
-    if carried != asked:
-        found.append(f"websocket_customers is {carried}; {asked} were asked for, and could not be carried in time")
+    served, asked = (results.get(f"websocket_customers{each}", 0) for each in ("", "_asked"))
+    if served != asked:
+        found.append(
+            f"websocket_customers is {served}; {asked} were requested, and the server did not keep up with them"
+        )
     for name, goal in GOALS.items():
-        figure = figures.get(name, goal)
-        assert isinstance(figure, int | float)
-        if figure < goal:
-            found.append(f"{name} is {figure:,}; {goal:,} are promised")
+        result = results.get(name, goal)
+        assert isinstance(result, int | float)
+        if result < goal:
+            found.append(f"{name} is {result:,}; the goal is {goal:,}")
     return found
 
 
-def _websocket(asked: int, seconds: float, step: Step) -> Figures:
-    """As many customers as were asked for, or as many of them as a server can carry."""
-    for tried in _fewer_and_fewer(asked):
+def _websocket(asked: int, seconds: float, step: Step) -> Results:
+    """Serve the requested number of customers, or fewer until the server keeps up."""
+    for tried in _customer_counts(asked):
         setting = WebSetting(customers=tried, seconds=seconds)
         step(f"{tried:,} WebSocket customers of one stripe, {setting.rate:,} messages/s")
-        found = web_figures(setting)
+        found = measure_websocket(setting)
         if found["websocket_kept_up"]:
             break
     step(f"a bare program that writes to {tried:,} sockets")
@@ -80,11 +82,11 @@ def _websocket(asked: int, seconds: float, step: Step) -> Figures:
     }
 
 
-def _fewer_and_fewer(asked: int) -> Iterator[int]:
-    """The customers of each try."""
+def _customer_counts(asked: int) -> Iterator[int]:
+    """The number of customers of each try."""
     customers = asked
     while True:
         yield from repeat(customers, TRIES_MAX)
         if customers <= CUSTOMERS_MIN:
             return
-        customers = max(customers // FEWER, CUSTOMERS_MIN)
+        customers = max(customers // CUSTOMERS_DIVISOR, CUSTOMERS_MIN)

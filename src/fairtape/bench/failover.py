@@ -1,15 +1,15 @@
-"""How long the survivors are silent when a site is killed: real processes, the LAN profile, and its default settings.
+"""`fairtape bench failover`: how long the other sites deliver nothing after a site is killed.
 
-A deployment as `fairtape init` makes it, three sites and two reformation servers; beside each site that will survive a
-source of its own publishes; the site whose turn it is gets kill -9. Afterwards it is started again, and all journals
-are compared. A site that does not come back while it is waited for is a finding, and keeps no other figure back.
+Runs a deployment with the default settings of `fairtape init`: three sites and two reformation servers, each a process.
+One source publishes beside each surviving site. The token site is killed with SIGKILL and restarted; then all journals
+are compared. A site that does not rejoin in time is reported as such, together with all other results.
 """
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from fairtape.bench.results import Step
 from fairtape.core.instants import SECOND
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.operations.draft import Draft, create_deployment
@@ -18,53 +18,53 @@ from fairtape.deployment.process.local_cluster import LocalCluster
 
 SITES: Final = 3
 RATE: Final = 1_000.0  # messages per second of each survivor
-STALL_MAX: Final = 0.3  # seconds: what is promised
+STALL_MAX: Final = 0.3  # seconds: the goal
 DOWN_PERIOD: Final = 2 * SECOND
 ANCHORS: Final = {"Spread 5.0.1": 3.0, "Corosync 3.1.7": 8.0, "JGroups 5.6": 2.0, "NATS JetStream R3": 6.3}
-"""Seconds of silence after kill -9 of a node, with default settings, measured on a 2-core virtual machine."""
+"""Seconds of silence after SIGKILL of a node with default settings, measured on a 2-core virtual machine."""
 
 
-def failover_figures(*, rounds: int, profile: str, step: Callable[[str], None]) -> dict[str, Any]:
-    """Kill and measure, so many times, each in a new deployment; the worst of each figure."""
-    accounts = []
+def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]:
+    """Run one drill per round, each in a new deployment; the worst of each metric."""
+    drills = []
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}")
-        accounts.append(_round(profile))
-    stalls = [account["stall_s"] for account in accounts]
+        drills.append(_round(profile))
+    stalls = [drill["stall_s"] for drill in drills]
     return {
         "stall_s": max(stalls),
-        "lost": max(account["lost"] for account in accounts),
-        "one_order": all(account["one_order"] for account in accounts),
-        "rejoined": all(account["rejoined"] for account in accounts),
-        "waited_s": max(account["waited_s"] for account in accounts),  # for the victim, since it was started again
-        "pending": sum(account["pending"] for account in accounts),  # published, and not acknowledged in the end
+        "lost": max(drill["lost"] for drill in drills),
+        "one_order": all(drill["one_order"] for drill in drills),
+        "rejoined": all(drill["rejoined"] for drill in drills),
+        "waited_s": max(drill["waited_s"] for drill in drills),  # for the victim, since its restart
+        "pending": sum(drill["pending"] for drill in drills),  # published and never acknowledged
         "stall_s_min": min(stalls),
-        "detect_s": max(account["detect_s"] or 0.0 for account in accounts),
-        "formation_s": max(account["formation_s"] or 0.0 for account in accounts),
-        "return_stall_s": max(account["return_stall_s"] for account in accounts),
-        "whole_s": [account["whole_s"] for account in accounts],  # null: not before the traffic had ended
-        "breaks": sum(account["breaks"] for account in accounts),
-        "published": sum(account["published"] for account in accounts),
+        "detect_s": max(drill["detect_s"] or 0.0 for drill in drills),
+        "formation_s": max(drill["formation_s"] or 0.0 for drill in drills),
+        "return_stall_s": max(drill["return_stall_s"] for drill in drills),
+        "whole_s": [drill["whole_s"] for drill in drills],  # null: not before the traffic ended
+        "breaks": sum(drill["breaks"] for drill in drills),
+        "published": sum(drill["published"] for drill in drills),
         "sites": SITES,
         "profile": profile,
         "rate_per_survivor": RATE,
         "rounds": rounds,
         "stall_s_promised": STALL_MAX,
         "anchors_s": ANCHORS,
-        "details": accounts,
+        "details": drills,
     }
 
 
-def is_sound(figures: dict[str, Any]) -> bool:
-    """Whether nothing was lost or is still under way, there is one order, and the victim is a member again."""
-    return figures["one_order"] and figures["rejoined"] and not figures["lost"] and not figures["pending"]
+def is_sound(results: dict[str, Any]) -> bool:
+    """Whether no message is lost or pending, all journals hold one order, and the victim is a member again."""
+    return results["one_order"] and results["rejoined"] and not results["lost"] and not results["pending"]
 
 
 def _round(profile: str) -> dict[str, Any]:
     survivors = SITES - 1
     with tempfile.TemporaryDirectory(prefix="fairtape-failover-", ignore_cleanup_errors=True) as scratch:
         deployment = create_deployment(Path(scratch) / "deployment", Draft(loops=(SITES,), profile=profile))
-        field = DrillTarget(deployment)
+        target = DrillTarget(deployment)
         plan = DrillPlan(
             fault=Fault.KILL,
             victims=(TOKEN_SITE,),
@@ -73,9 +73,9 @@ def _round(profile: str) -> dict[str, Any]:
             senders=survivors,
         )
         with folder_lock(deployment.folder):
-            field.cluster = LocalCluster(deployment)
+            target.cluster = LocalCluster(deployment)
             try:
-                field.cluster.start()
-                return run_drill(field, plan)
+                target.cluster.start()
+                return run_drill(target, plan)
             finally:
-                field.cluster.stop()
+                target.cluster.stop()

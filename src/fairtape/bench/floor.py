@@ -1,8 +1,8 @@
-"""`fairtape bench floor`: how many orders a second the engine and the whole floor apply, beside the fastest peer.
+"""Orders per second of the matching engine and of the whole floor, beside other Python engines.
 
-One flow for all: 45 % of the steps cancel, 45 % add an order that waits, 10 % add one that takes, around a price that
-walks. Whoever runs it must come to the same trades, or the comparison means nothing. The engines take turns, and each
-figure is the best of its rounds in processor time: what others do on the machine is not what is measured.
+All engines apply one flow: 45 % cancels, 45 % passive orders, 10 % aggressive orders, around a price that follows a
+random walk. All must make the same trades, or the comparison is invalid. The engines run in turn. Each result is the
+best of its rounds in processor time, so that other programs of the machine do not count.
 """
 
 import gc
@@ -14,7 +14,7 @@ from random import Random
 from time import process_time_ns
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from fairtape.bench.report import Figures, Step
+from fairtape.bench.results import Results, Step
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.book import BUYS, SELLS, Order
@@ -28,11 +28,11 @@ from fairtape.wire.blocks import pack_messages
 
 ORDERS: Final = 200_000
 ROUNDS: Final = 3
-WAITING_MAX: Final = 5_000  # orders that a flow lets stand before it cancels
-SLOW_ORDERS: Final = 2_000  # of the flow, for a peer that takes a millisecond for each
+OPEN_MAX: Final = 5_000  # open orders before the flow cancels one
+SLOW_ORDERS: Final = 2_000  # of the flow, for a peer that needs a millisecond per order
 TICK: Final = ONE // 100
 ACCOUNTS: Final = 100
-TOKEN_ORDERS: Final = 250  # what one token of 10 ms carries
+TOKEN_ORDERS: Final = 250  # of one token of 10 ms
 BLOCK_ORDERS: Final = 10
 OPERATOR: Final = 1
 GATEWAY: Final = 2
@@ -40,48 +40,48 @@ NONE: Final = -1
 
 _MIDDLE: Final = 10_000  # ticks
 _CANCELS: Final = 0.45
-_WAITS: Final = 0.9
-_SPREAD: Final = 0.15  # one over the mean distance from the middle
-_REACH: Final = 8  # how far an order that takes reaches beyond the middle, in ticks
+_PASSIVE: Final = 0.9
+_SPREAD: Final = 0.15  # 1 / mean distance from the middle, in ticks
+_REACH: Final = 8  # how far an aggressive order crosses the middle, in ticks
 
 
 class FlowEvent(NamedTuple):
-    """One step of the flow: cancel the order of an earlier step, or enter one."""
+    """One step of the flow: a new order, or the cancel of an earlier one."""
 
-    cancels: int  # the step of that order; NONE: it enters
+    cancels: int  # the step that entered the order to cancel; NONE: a new order
     buys: bool
-    price: Price  # 1e-9, and so is the quantity: all engines get the same integers
+    price: Price  # in units of 1e-9, as the quantity: all engines get the same integers
     quantity: Quantity
 
 
 Rate: TypeAlias = tuple[float, int]
-"""Steps per second, and trades made."""
+"""Steps per second, and the number of trades."""
 
 Engine: TypeAlias = Callable[[Sequence[FlowEvent]], Rate]
 
 
 def flow(count: int, seed: int = 1) -> list[FlowEvent]:
-    """A mixed flow of orders and cancels. Equal seeds give equal flows."""
+    """Orders and cancels. Equal seeds give equal flows."""
     chance = Random(seed)  # noqa: S311 - a benchmark
-    middle, waiting, events = _MIDDLE, list[int](), list[FlowEvent]()
+    middle, open_orders, events = _MIDDLE, list[int](), list[FlowEvent]()
     for number in range(count):
         draw = chance.random()
-        if waiting and (draw < _CANCELS or len(waiting) > WAITING_MAX):
-            place = chance.randrange(len(waiting))
-            waiting[place], waiting[-1] = waiting[-1], waiting[place]
-            events.append(FlowEvent(waiting.pop(), buys=False, price=0, quantity=0))
+        if open_orders and (draw < _CANCELS or len(open_orders) > OPEN_MAX):
+            place = chance.randrange(len(open_orders))
+            open_orders[place], open_orders[-1] = open_orders[-1], open_orders[place]
+            events.append(FlowEvent(open_orders.pop(), buys=False, price=0, quantity=0))
             continue
         buys, quantity = chance.random() < 0.5, 100 * chance.randrange(1, 10)
-        distance = 1 + int(chance.expovariate(_SPREAD)) if draw < _WAITS else -_REACH
-        middle += chance.choice((-1, 0, 1)) if draw >= _WAITS else 0
+        distance = 1 + int(chance.expovariate(_SPREAD)) if draw < _PASSIVE else -_REACH
+        middle += chance.choice((-1, 0, 1)) if draw >= _PASSIVE else 0
         price = middle - distance if buys else middle + distance
         events.append(FlowEvent(NONE, buys, price * TICK, quantity * ONE))
-        waiting.append(number)
+        open_orders.append(number)
     return events
 
 
 def run_engine(events: Sequence[FlowEvent]) -> Rate:
-    """The continuous engine of this package."""
+    """The continuous matching engine alone."""
     market = Market(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))
     enter, cancel, reductions, trades = market.enter, market.cancel, market.reductions, 0
     orders: dict[int, Order] = {}
@@ -99,7 +99,7 @@ def run_engine(events: Sequence[FlowEvent]) -> Rate:
 
 
 def run_floor(events: Sequence[FlowEvent]) -> Rate:
-    """The whole floor: bytes decoded, funds reserved, trades made, committed and settled."""
+    """The whole floor: decode, reserve funds, match, commit and settle."""
     tokens = _tokens(events)
     floor = Floor(commit_passes=3)
     floor.apply(tokens[0])
@@ -116,7 +116,7 @@ def _rate(events: Sequence[FlowEvent], began: int) -> float:
 
 
 def _tokens(events: Sequence[FlowEvent]) -> list[Ordered]:
-    """The flow as a ring would deliver it: an opening token, and then some hundred requests in each."""
+    """The flow as a ring delivers it: an opening token, then tokens of `TOKEN_ORDERS` requests."""
     opening = [encode(OpenMarket(OPERATOR, 1, "XYZ", Continuous(), TICK, ONE))]
     for number in range(2 * ACCOUNTS):
         asset, account = (CASH, "XYZ")[number % 2], f"account{number // 2}"
@@ -131,7 +131,7 @@ def _tokens(events: Sequence[FlowEvent]) -> list[Ordered]:
 
 
 def _payload(number: int, event: FlowEvent) -> bytes:
-    """Accounts take turns, so that few orders meet one of their own account."""
+    """Accounts alternate, so that few orders meet an order of the same account."""
     if event.cancels >= 0:
         account = f"account{event.cancels % ACCOUNTS}"
         return encode(Cancel(GATEWAY, number + 1, account, str(event.cancels)))
@@ -148,11 +148,11 @@ def _token(token: int, sequence: int, source: int, payloads: Sequence[bytes]) ->
     return Ordered(0, 1, token, sequence, len(payloads), token * 10 * MILLISECOND, tuple(spans))
 
 
-# Peers: pure Python packages that match orders by price and time. Each runs where it is installed.
+# Peers: pure Python packages that match orders by price and time. Each runs if it is installed.
 
 
 def run_akhil4n(events: Sequence[FlowEvent]) -> Rate:
-    """akhil4n-orderbook, with integers for prices, which is faster than the decimals that it documents."""
+    """akhil4n-orderbook, with integer prices, which are faster than the decimals of its documentation."""
     peer: Any = import_module("orderbook")
     book, ids = peer.OrderBook(), dict[int, str]()
     began = process_time_ns()
@@ -167,19 +167,19 @@ def run_akhil4n(events: Sequence[FlowEvent]) -> Rate:
 
 
 def run_order_matching(events: Sequence[FlowEvent]) -> Rate:
-    """order-matching: one order at a time, as they come."""
+    """order-matching, one order at a time."""
     engine_module: Any = import_module("order_matching.matching_engine")
     order_module: Any = import_module("order_matching.order")
     orders_module: Any = import_module("order_matching.orders")
     side: Any = import_module("order_matching.enums").Side
-    import_module("loguru").logger.disable("order_matching")  # it tells of every order
-    at = datetime(2026, 1, 1)  # noqa: DTZ001 - that is what it takes
+    import_module("loguru").logger.disable("order_matching")  # it logs every order
+    at = datetime(2026, 1, 1)  # noqa: DTZ001 - the package expects naive times
     engine, trades = engine_module.MatchingEngine(seed=1), 0
     events = events[:SLOW_ORDERS]
     began = process_time_ns()
     for number, (cancels, buys, price, quantity) in enumerate(events):
         if cancels >= 0:
-            with suppress(ValueError):  # the order is gone
+            with suppress(ValueError):  # the order is filled
                 engine.cancel_order(order_id=str(cancels))
             continue
         order = order_module.LimitOrder(
@@ -201,8 +201,8 @@ PEERS: Final[dict[str, tuple[str, Engine]]] = {
 }
 
 
-def floor_figures(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = lambda _: None) -> Figures:
-    """The best rates of all rounds, and the ratio to the fastest peer that is installed."""
+def measure_engines(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = lambda _: None) -> Results:
+    """The best rate of each engine, and the ratio to the fastest installed peer."""
     events = flow(orders)
     peers = {name: run for name, (module, run) in PEERS.items() if _is_installed(module)}
     engines: dict[str, Engine] = {"engine": run_engine, **peers, "floor": run_floor}
@@ -212,24 +212,24 @@ def floor_figures(*, orders: int = ORDERS, rounds: int = ROUNDS, step: Step = la
             step(f"round {number} of {rounds}: {name}")
             gc.collect()
             best[name] = max(best.get(name, (0.0, 0)), run(events))
-    figures: Figures = {
+    results: Results = {
         "orders": orders,
         "rounds": rounds,
         "orders_per_s": round(best["engine"][0]),
         "trades": best["engine"][1],
         "floor_orders_per_s": round(best["floor"][0]),
     }
-    return figures | _beside(best)
+    return results | _peer_results(best)
 
 
-def _beside(best: dict[str, Rate]) -> Figures:
-    """The fastest peer, and whether it made the same trades of the same flow."""
+def _peer_results(best: dict[str, Rate]) -> Results:
+    """The fastest peer, and whether it made the same trades."""
     peers = {name: rate for name, (rate, _) in best.items() if name in PEERS}
     if not peers:
         return {"peer": "none is installed: see the extra `peers`"}
     peer = max(peers, key=lambda name: peers[name])
-    figures: Figures = {f"peer_{name}_per_s": round(rate) for name, rate in peers.items()}
-    return figures | {
+    results: Results = {f"peer_{name}_per_s": round(rate) for name, rate in peers.items()}
+    return results | {
         "peer": peer,
         "peer_orders_per_s": round(peers[peer]),
         "peer_same_trades": best[peer][1] == best["engine"][1],

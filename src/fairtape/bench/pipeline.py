@@ -1,7 +1,12 @@
-"""The pipeline's figures: how fast journals reach Spark and a Delta table, how late, and bars beside DuckDB and Polars.
+"""`fairtape bench pipeline` and `fairtape bench memory`: journals into Spark and Delta tables.
 
-Everything is made here and measured in one run, so that figures compare: a journal of trades in blocks as they come
-from a network, a table of trades in Parquet for the bars. Starting Spark is not part of any figure.
+Pipeline: throughput from a journal into Spark and into a Delta table, delay of a live stream, and one-second bars
+beside DuckDB and Polars. All inputs are generated and measured in one run: a journal of trades in blocks as from a
+network, and Parquet files for the bars. The start of Spark is not measured.
+
+Memory: whether memory stays flat while a long journal streams into a table. Once a second the memory of this process,
+of Java and of Python workers is read from the kernel. The run is divided into fifths by the rows in the table. The
+first fifth is the warm-up; the others should not grow.
 """
 
 import json
@@ -17,15 +22,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from fairtape.bench.figures import resident_bytes
-from fairtape.bench.report import Figures
+from fairtape.bench.results import Results, Step, resident_bytes
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.percentiles import percentile
@@ -49,9 +53,9 @@ COMMIT_DELAY: Final = 2 * MILLISECOND
 FILES: Final = 8  # of the table for the bars
 BARS_FOLDER: Final = "trades"
 UNSTEADY_COMMITS: Final = 3
-BARS_PERIOD: Final = 180 * SECOND  # of that table: a busy tape, some twenty trades in a bar
+BARS_PERIOD: Final = 180 * SECOND  # of that table: about twenty trades in a bar
 
-PROMISED_MIN: Final = {
+GOALS_MIN: Final = {
     "source_rows_per_s": 1e6,
     "ingest_rows_per_s": 1e6,
     "duckdb_ratio": 0.35,
@@ -59,8 +63,6 @@ PROMISED_MIN: Final = {
 }
 RATIOS: Final = ("duckdb_ratio", "bars_core_ratio")
 STREAM_P50_MAX: Final = 2_000.0  # ms
-
-Step: TypeAlias = Callable[[str], None]
 
 DUCKDB_BARS: Final = """
 CREATE OR REPLACE TEMP TABLE bars AS
@@ -79,28 +81,28 @@ class PipelineSetting:
     per_token: int = 500
     bar_trades: int = 20_000_000
     symbols: int = 5_000
-    rounds: int = 3  # each figure is the best of so many, of all engines in turn
-    warming_rounds: int = 5  # more for the bars of each engine: so long Java compiles as it goes
+    rounds: int = 3  # each result is the best of its rounds; engines run in turn
+    warming_rounds: int = 5  # additional rounds for the bars of each engine, until Java has compiled
     stream_seconds: float = 20.0
     stream_rate: int = 20_000  # messages per second
     token_period: int = 20 * MILLISECOND
 
 
-def pipeline_figures(setting: PipelineSetting | None = None, step: Step | None = None) -> dict[str, float]:
-    """All figures of one run, by their published names."""
-    setting, say = setting or PipelineSetting(), step or _say_nothing
-    figures: dict[str, float] = {}
+def measure_pipeline(setting: PipelineSetting | None = None, step: Step | None = None) -> dict[str, float]:
+    """All results of one run, by their published names."""
+    setting, step = setting or PipelineSetting(), step or _ignore
+    results: dict[str, float] = {}
     with TemporaryDirectory(prefix="fairtape-bench-") as folder:
         with _session(setting.master) as spark:
-            for what, part in (("journals", journal_figures), ("bars", bar_figures), ("the stream", stream_figures)):
-                say(f"measuring {what}")
-                figures |= part(spark, Path(folder), setting)
+            for what, part in (("journals", measure_journals), ("bars", measure_bars), ("the stream", measure_stream)):
+                step(f"measuring {what}")
+                results |= part(spark, Path(folder), setting)
         if setting.master.startswith("local") and _cores(setting.master) == 2:
-            say("measuring bars on one core")
+            step("measuring bars on one core")
             with _session("local[1]") as spark:
                 one_core = setting.bar_trades / min(_bar_times(spark, Path(folder), setting.rounds))
-            figures["bars_core_ratio"] = figures["bars_rows_per_s"] / one_core
-    return {name: round(figure, 3 if name in RATIOS else 0) for name, figure in figures.items()}
+            results["bars_core_ratio"] = results["bars_rows_per_s"] / one_core
+    return {name: round(result, 3 if name in RATIOS else 0) for name, result in results.items()}
 
 
 @contextmanager
@@ -112,24 +114,24 @@ def _session(master: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def shortfalls_of(figures: Mapping[str, float]) -> list[str]:
-    """What is below its promise, in sentences."""
+def shortfalls_of(results: Mapping[str, float]) -> list[str]:
+    """Which results are below their goals, one sentence each."""
     found = [
-        f"{name} is {figures[name]:,g}; the promise is at least {least:,g}"
-        for name, least in PROMISED_MIN.items()
-        if figures.get(name, least) < least
+        f"{name} is {results[name]:,g}; the goal is at least {least:,g}"
+        for name, least in GOALS_MIN.items()
+        if results.get(name, least) < least
     ]
-    if figures["stream_p50_ms"] > STREAM_P50_MAX:
-        found.append(f"stream_p50_ms is {figures['stream_p50_ms']:,g}; the promise is at most {STREAM_P50_MAX:,g}")
+    if results["stream_p50_ms"] > STREAM_P50_MAX:
+        found.append(f"stream_p50_ms is {results['stream_p50_ms']:,g}; the goal is at most {STREAM_P50_MAX:,g}")
     return found
 
 
-def _say_nothing(_text: str) -> None:
+def _ignore(_text: str) -> None:
     pass
 
 
-def journal_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
-    """From a journal into Spark, and from a journal into a Delta table."""
+def measure_journals(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+    """A journal into Spark, and a journal into a Delta table."""
     journal = folder / "journal"
     write_journal(journal, setting.messages, per_token=setting.per_token, symbols=setting.symbols)
     source = spark.read.format("fairtape").option("journals", str(journal))
@@ -146,7 +148,7 @@ def journal_figures(spark: SparkSession, folder: Path, setting: PipelineSetting)
     return {name: setting.messages / min(spent) for name, spent in seconds.items()}
 
 
-def bar_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+def measure_bars(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
     """One-second bars of the same Parquet files by three engines."""
     import duckdb
     import polars as pl
@@ -178,10 +180,10 @@ def bar_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> 
     return {**rates, "bars_first_rows_per_s": at_first, "duckdb_ratio": ratio}
 
 
-def stream_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
-    """From the release at the site to the commit of the table, with the default trigger, for every token."""
+def measure_stream(spark: SparkSession, folder: Path, setting: PipelineSetting) -> dict[str, float]:
+    """The delay of every token from its release at the site to the commit of the table, with the default trigger."""
     journal, table = folder / "live", folder / "live-table"
-    released_at: list[tuple[int, int]] = []  # the number behind each token, and when it was released
+    released_at: list[tuple[int, int]] = []  # the number after each token, and when it was released
     site = threading.Thread(target=_live_site, args=(journal, setting, released_at))
     site.start()
     query = stream_journals(spark, f"{folder}/liv[e]", table)
@@ -196,9 +198,9 @@ def stream_figures(spark: SparkSession, folder: Path, setting: PipelineSetting) 
 
 
 def _delays(table: Path, released_at: list[tuple[int, int]]) -> Iterator[int]:
-    """A commit is visible when its file bears its name, and it says itself up to which number it goes.
+    """A commit is visible from the time of its file, and records its last number.
 
-    The first commits take in what came while Spark started, so only what was released after them counts.
+    The first commits include what was released while Spark started, so only later releases count.
     """
     reached = sorted(_reached(sorted((table / "_delta_log").glob("*.json"))))
     _, steady_at = reached[min(UNSTEADY_COMMITS, len(reached)) - 1]
@@ -216,7 +218,7 @@ def _reached(commits: list[Path]) -> Iterator[tuple[int, int]]:
 
 
 def _live_site(journal: Path, setting: PipelineSetting, released_at: list[tuple[int, int]]) -> None:
-    """What a site does, as far as readers see it: tokens and their release marks at their time."""
+    """Write a journal as a site does: tokens, and their release marks in time."""
     per_token = max(setting.stream_rate * setting.token_period // SECOND, 1)
     rng = np.random.default_rng(2)
     with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
@@ -233,7 +235,7 @@ def _live_site(journal: Path, setting: PipelineSetting, released_at: list[tuple[
 
 
 def write_journal(directory: Path, messages: int, *, per_token: int, symbols: int, seed: int = 1) -> None:
-    """A journal of so many trades: tokens of three sources in turn, blocks of a datagram, all released."""
+    """Write a journal of trades: tokens of three sources in turn, blocks of one datagram, all released."""
     rng = np.random.default_rng(seed)
     with JournalWriter.open(directory, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         token, sequence = 1, 1
@@ -251,7 +253,7 @@ def write_journal(directory: Path, messages: int, *, per_token: int, symbols: in
 
 
 def write_trades(folder: Path, trades: int, *, symbols: int, seed: int = 1) -> None:
-    """Trades in Parquet, symbols as integers."""
+    """Write trades to Parquet files, symbols as integers."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     for first, end in pairwise([trades * part // FILES for part in range(FILES + 1)]):
@@ -303,7 +305,7 @@ def _consume(frame: DataFrame) -> None:
 
 
 def _times(rounds: int, runs: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """How long each took in seconds, all of them in turn, so that a slow moment hits all alike."""
+    """Seconds of each run. All run in turn, so that a slow phase of the machine affects all alike."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -314,50 +316,46 @@ def _times(rounds: int, runs: dict[str, Callable[[], Any]]) -> dict[str, list[fl
 
 
 def _cores(master: str) -> int:
-    """How many a master on this machine has; 2 where it is elsewhere."""
+    """The cores of a local master; 2 for a remote one."""
     if master == "local[*]":
         return len(os.sched_getaffinity(0))
     named = re.fullmatch(r"local\[(\d+)\]", master)
     return int(named[1]) if named else 2
 
 
-# Whether memory stays flat while a long journal streams into a table.
-#
-# Once a second the memory of this process, of Java and of Python workers is read from the kernel. The way is cut into
-# fifths by what the table holds: the first one warms up, and the others should not grow.
+# Memory.
 
 FIFTHS: Final = 5
-BATCHES_MIN: Final = 4  # in each of them
+BATCHES_MIN: Final = 4  # in each fifth
 SYMBOLS: Final = 5_000
 PER_TOKEN: Final = 500
 MESSAGE_BYTES: Final = 64  # of a journal, at least
-PERIOD: Final = 1.0  # seconds between two looks
+PERIOD: Final = 1.0  # seconds between two samples
 GIGABYTE: Final = 1_000_000_000
 _MIB: Final = 1 << 20
 
 
 @dataclass
 class StreamMemory:
-    """The most that each kind of process held in each fifth of the way, in MiB."""
+    """The peak memory of each kind of process in each fifth of the run, in MiB."""
 
     driver: list[int] = field(default_factory=lambda: [0] * FIFTHS)
     java: list[int] = field(default_factory=lambda: [0] * FIFTHS)
     workers: list[int] = field(default_factory=lambda: [0] * FIFTHS)
 
-    def note(self, fifth: int, held: dict[str, int]) -> None:
-        """One look."""
+    def sample(self, fifth: int, held: dict[str, int]) -> None:
         for name, octets in held.items():
             most = getattr(self, name)
             most[fifth] = max(most[fifth], octets // _MIB)
 
     def growth(self) -> float:
-        """All together, at the end by what it was when it was warm."""
+        """Total memory in the last fifth, relative to the second."""
         total = [sum(each) for each in zip(self.driver, self.java, self.workers, strict=True)]
         return total[-1] / max(total[1], 1)
 
 
-def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
-    """Make a journal of this size, stream it into a table, and watch."""
+def measure_stream_memory(gigabytes: float, master: str, step: Step) -> Results:
+    """Write a journal of this size, stream it into a table, and sample the memory."""
     messages = int(gigabytes * GIGABYTE) // MESSAGE_BYTES
     memory = StreamMemory()
     with TemporaryDirectory(prefix="fairtape-bench-") as place:
@@ -370,14 +368,14 @@ def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
             began_at = time.perf_counter()
             batch = min(messages // (FIFTHS * BATCHES_MIN), BATCH_ROWS_MAX)
             query = stream_journals(spark, folder / "journal", folder / RAW, available_now=True, max_rows=batch)
-            while not query.awaitTermination(PERIOD):  # type: ignore[arg-type]  # parts of a second are served
-                taken = _taken(folder)
-                memory.note(min(taken * FIFTHS // messages, FIFTHS - 1), _held())
-                step(f"streaming: {taken:,} of {messages:,} messages, {sum(_held().values()) // _MIB:,} MiB")
+            while not query.awaitTermination(PERIOD):  # type: ignore[arg-type]  # fractions of a second work
+                ingested = _ingested(folder)
+                memory.sample(min(ingested * FIFTHS // messages, FIFTHS - 1), _held())
+                step(f"streaming: {ingested:,} of {messages:,} messages, {sum(_held().values()) // _MIB:,} MiB")
             spent = time.perf_counter() - began_at
         finally:
             spark.stop()
-        assert _taken(folder) == messages
+        assert _ingested(folder) == messages
     return {
         "journal_bytes": size,
         "messages": messages,
@@ -389,13 +387,13 @@ def stream_memory(gigabytes: float, master: str, step: Step) -> Figures:
     }
 
 
-def _taken(folder: Path) -> int:
+def _ingested(folder: Path) -> int:
     mark = folder_of(folder, RAW).offsets().get(PartitionName(0, 1))
     return 0 if mark is None else mark.next - 1
 
 
 def _held() -> dict[str, int]:
-    """Bytes that this process, Java and its Python workers hold now."""
+    """Resident bytes of this process, of Java and of its Python workers."""
     held = {"driver": resident_bytes(os.getpid()), "java": 0, "workers": 0}
     children = _children()
     below = list(children[os.getpid()])
@@ -407,7 +405,7 @@ def _held() -> dict[str, int]:
 
 
 def _children() -> dict[int, list[tuple[int, str]]]:
-    """Of every process: the processes that it started, with their names."""
+    """The child processes of every process, with their names."""
     found: dict[int, list[tuple[int, str]]] = defaultdict(list)
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,8 +1,12 @@
-"""How fast the Python client reads a journal, and how fast a day of ITCH becomes Arrow.
+"""How fast the Python client reads a journal, and how fast an ITCH file becomes Arrow tables.
 
-A rate is messages by *processor time*, of all threads of this process together: what one core would carry, whatever
-else the machine does. Beside each stands what a bare program of the same language does with the same bytes in memory,
-where nothing is followed, checked, ordered or filtered.
+A rate is messages per second of *processor time* of all threads of this process: what one core can do, independent of
+other programs. The baseline of each rate is a bare Python program on the same bytes in memory, without following a
+journal, checks, ordering or filters.
+
+The ITCH file has the message mix of an exchange's day: mostly orders and their ends, one execution in thirty messages,
+thousands of stocks. Values have realistic sizes, because only these affect a decoder. Orders are not consistent over
+their lifetime.
 """
 
 import gc
@@ -33,11 +37,6 @@ from fairtape.wire.blocks import pack_records, records_max
 from fairtape.wire.frames import DATAGRAM_MAX
 from fairtape.wire.seals import SEAL_OVERHEAD
 
-# A file of ITCH 5.0 as an exchange's day looks to a decoder: the same mix of messages, thousands of stocks.
-#
-# Most of a day are orders that come and go; one message in thirty is an execution. Every value has the size that it has
-# in a real file, because a decoder's time depends on nothing else: no order is followed through its life.
-
 STOCKS: Final = 5_000
 DAY: Final = 23_400 * 10**9  # nanoseconds from the open to the close
 OPEN: Final = 34_200 * 10**9  # after midnight
@@ -54,7 +53,7 @@ MIX: Final[Mapping[str, float]] = {
     "I": 0.014,  # imbalances before the crosses
     "Q": 0.002,
 }
-"""The share of each letter; what a day has only thousands of, such as its directory, is left out."""
+"""The share of each message type. Rare types, such as the stock directory, are left out."""
 
 _LETTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "buy_sell": ("B", "S"),
@@ -67,7 +66,7 @@ _LETTERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def itch_day(messages: int, *, seed: int = 1) -> bytes:
-    """A file of so many messages."""
+    """A file of this many messages. Equal seeds give equal files."""
     chance = np.random.default_rng(seed)
     letters = chance.choice(len(MIX), size=messages, p=np.array(list(MIX.values())) / sum(MIX.values()))
     times = OPEN + np.sort(chance.integers(0, DAY, messages))
@@ -91,21 +90,21 @@ def _column(field: Field, rows: int, chance: np.random.Generator) -> Any:
 
 
 PER_TOKEN: Final = 1_000
-PER_BLOCK: Final = records_max(DATAGRAM_MAX - SEAL_OVERHEAD, TRADE_SIZE)  # what fills a sealed datagram
+PER_BLOCK: Final = records_max(DATAGRAM_MAX - SEAL_OVERHEAD, TRADE_SIZE)  # fills a sealed datagram
 SOURCE: Final = 101
 STARTS_AT: Final = 1_750_000_000 * SECOND
 TOKEN_PERIOD: Final = 1 * MILLISECOND
-RATE: Final = 50_000  # trades per second of the flow that is written
+RATE: Final = 50_000  # trades per second of the written flow
 
 Rates: TypeAlias = dict[str, float]
-Reader: TypeAlias = Callable[[], int]  # reads everything once; how many messages that were
+Reader: TypeAlias = Callable[[], int]  # reads everything once; returns the number of messages
 
 _ROW: Final = struct.Struct("<BBH12s16sqqqQ")
 _LENGTH: Final = struct.Struct(">H")
 
 
-def client_figures(folder: Path, *, messages: int, rounds: int) -> Rates:
-    """Arrow batches and single records from a journal, each beside the same from memory."""
+def measure_client(folder: Path, *, messages: int, rounds: int) -> Rates:
+    """Arrow batches and single records from a journal, and the same from memory."""
     trades = _trades(messages)
     write_journal(folder, trades)
     octets = trades.tobytes()
@@ -117,8 +116,8 @@ def client_figures(folder: Path, *, messages: int, rounds: int) -> Rates:
     }
 
 
-def itch_figures(*, messages: int, rounds: int) -> Rates:
-    """A file of ITCH 5.0 as Arrow tables, beside a loop that does nothing but step from length to length."""
+def measure_itch(*, messages: int, rounds: int) -> Rates:
+    """A file of ITCH 5.0 as Arrow tables, and a loop that only steps from length to length."""
     octets = itch_day(messages)
     return {
         **_rates("itch_messages_per_s", lambda: sum(table.num_rows for table in to_arrow(octets).values()), rounds),
@@ -127,7 +126,7 @@ def itch_figures(*, messages: int, rounds: int) -> Rates:
 
 
 def write_journal(folder: Path, trades: Trades) -> None:
-    """A site's journal of these trades: tokens of a thousand in blocks of one datagram, all of them released."""
+    """Write a site's journal of these trades: tokens of `PER_TOKEN`, blocks of one datagram, all released."""
     with JournalWriter.open(folder, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         for token, start in enumerate(range(0, len(trades), PER_TOKEN), 1):
             part = trades[start : start + PER_TOKEN]
@@ -150,10 +149,10 @@ def _trades(messages: int) -> Trades:
 
 
 def _rates(name: str, read: Reader, rounds: int) -> Rates:
-    """Messages by processor time: the median of the rounds under the name, and the extremes beside it."""
+    """Messages per second of processor time: the median of the rounds, the minimum and the maximum."""
     found = []
     for _ in range(rounds):
-        with _undisturbed():
+        with _garbage_collected():
             began = time.process_time()
             messages = read()
             spent = time.process_time() - began
@@ -162,8 +161,8 @@ def _rates(name: str, read: Reader, rounds: int) -> Rates:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """What was left behind by others is collected before, and not in the measured time."""
+def _garbage_collected() -> Iterator[None]:
+    """Collect the garbage of earlier work first, so that it is not collected in the measured time."""
     gc.collect()
     gc.freeze()
     try:
@@ -186,7 +185,7 @@ def _read_records(folder: Path) -> int:
 
 
 def _columns_of(octets: bytes) -> int:
-    """The same columns from trades that lie in memory."""
+    """The same columns from trades in memory."""
     trades, rows = records(octets), 0
     for start in range(0, len(trades), ROWS_MAX):
         part = trades[start : start + ROWS_MAX]

@@ -1,8 +1,8 @@
-"""The receiving side of a run: one process for each site, and what it saw.
+"""The receiving side of a run: one process for each site.
 
-What is published is what an application sees: the clock is read where the delivery arrives, first of all. What is made
-of a delivery beyond that waits for a turn without one, because at the commit instant all sites of the machine want a
-processor, and the bookkeeping of one would be the lateness of the next.
+Release times are those that an application sees: the clock is read first when a delivery arrives. All other work on a
+delivery waits for a turn of the loop without deliveries. At the commit instant all sites of the machine need a
+processor, and bookkeeping at one site would delay the next.
 """
 
 from array import array
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fairtape.bench.figures import resident_bytes
+from fairtape.bench.results import resident_bytes
 from fairtape.bench.senders import STAMP, Published
 from fairtape.bench.setting import Setting
 from fairtape.core.effects import Deliver
@@ -27,23 +27,23 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.wire.frames import NodeId
 
 SAMPLES_MAX: Final = 2_000_000
-LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at memory and at orders
+SAMPLE_PERIOD: Final = 250 * MILLISECOND  # between two reads of memory use and of orders
 _NANOSECONDS: Final = "q"
 
 
 @dataclass(slots=True)
 class MemoryUse:
-    """What a process held, in bytes."""
+    """Resident memory of a process, in bytes."""
 
     at_start: int = 0  # before the first token
-    warm: int = 0  # when measuring began
-    at_end: int = 0  # when measuring ended
+    warm: int = 0  # when the measurement began
+    at_end: int = 0  # when the measurement ended
     most: int = 0
 
 
 @dataclass(slots=True)
 class ReceiverTally:
-    """What one receiver delivered in the measured time."""
+    """Counts and samples of one receiver in the measured time."""
 
     starts_at: Instant
     ends_at: Instant
@@ -52,66 +52,66 @@ class ReceiverTally:
     late_messages: int = 0
     late_releases: int = 0
     all_messages: int = 0  # measured or not
-    errors: "array[int]" = field(default_factory=lambda: array(_NANOSECONDS))  # hand-over - commit_at, of every release
-    latencies: "array[int]" = field(default_factory=lambda: array(_NANOSECONDS))  # from publish to hand-over
+    errors: "array[int]" = field(
+        default_factory=lambda: array(_NANOSECONDS)
+    )  # delivered_at - commit_at, of every release
+    latencies: "array[int]" = field(default_factory=lambda: array(_NANOSECONDS))  # from publish to delivery
     memory: MemoryUse = field(default_factory=MemoryUse)
 
-    def take(self, delivery: Deliver, handed_at: Instant) -> None:
-        """Count one delivery."""
+    def take(self, delivery: Deliver, delivered_at: Instant) -> None:
         release = delivery.release
-        if not self.starts_at <= handed_at < self.ends_at:
+        if not self.starts_at <= delivered_at < self.ends_at:
             return
         self.messages += release.count
         if release.late:
             self.late_messages += release.count
             self.late_releases += 1
         if len(self.errors) < SAMPLES_MAX:
-            self.errors.append(handed_at - release.commit_at)
+            self.errors.append(delivered_at - release.commit_at)
         if self.stamped and len(self.latencies) < SAMPLES_MAX:
-            self.latencies.extend(handed_at - stamp for stamp in _stamps(delivery))
+            self.latencies.extend(delivered_at - stamp for stamp in _stamps(delivery))
 
 
 def _stamps(delivery: Deliver) -> list[Instant]:
-    """When each message of a token was published."""
+    """When each message of a token was due at its sender."""
     return [STAMP.unpack_from(message)[0] for span in delivery.ordered.spans for _, message in messages(span)]
 
 
 class DeliveryRecorder:
-    """The application of one site: notes what it gets, and looks after the run when there is nothing to get."""
+    """The application of one site: records deliveries, and processes them when none arrive."""
 
     def __init__(self, clock: Clock, tally: ReceiverTally, link: ChildLink, receiver: Receiver) -> None:
         self._clock = clock
         self._tally = tally
         self._link = link
         self._receiver = receiver
-        self._noted: list[tuple[Deliver, Instant]] = []
-        self._busy = False  # something was delivered in the last turn
-        self._look_at: Instant = 0
+        self._recorded: list[tuple[Deliver, Instant]] = []
+        self._busy = False  # a delivery arrived since the last call of `done`
+        self._sample_at: Instant = 0
         self._published: int | None = None
 
     def take(self, delivery: Deliver) -> None:
-        """The consumer: read the clock, and note it."""
-        self._noted.append((delivery, self._clock.now()))
+        self._recorded.append((delivery, self._clock.now()))
         self._tally.all_messages += delivery.release.count
         self._busy = True
 
     def done(self) -> bool:
-        """Whether all that was published has been delivered, or can no longer be."""
+        """Whether all published messages are delivered, or cannot be any more."""
         if self._busy:
             self._busy = False
             return False
-        for delivery, handed_at in self._noted:
-            self._tally.take(delivery, handed_at)
-        self._noted.clear()
-        if self._clock.now() >= self._look_at:
-            self._look()
+        for delivery, delivered_at in self._recorded:
+            self._tally.take(delivery, delivered_at)
+        self._recorded.clear()
+        if self._clock.now() >= self._sample_at:
+            self._sample()
         if self._receiver.reforming is not None or self._link.stopped:
             return True
         return self._published is not None and self._tally.all_messages >= self._published
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now = self._clock.now()
-        self._look_at = now + LOOK_PERIOD
+        self._sample_at = now + SAMPLE_PERIOD
         memory, held = self._tally.memory, resident_bytes()
         memory.at_start = memory.at_start or held
         memory.most = max(memory.most, held)
@@ -125,12 +125,12 @@ class DeliveryRecorder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverAccount:
-    """What a receiver says at the end."""
+class ReceiverReport:
+    """The results of one receiver."""
 
     site: NodeId
     tally: ReceiverTally
-    digest: bytes  # of the hash chain over everything it ordered
+    digest: bytes  # the end of its hash chain: equal at all sites of one order
     requests: int
     dropped: int
     real_time: bool
@@ -138,7 +138,7 @@ class ReceiverAccount:
 
 
 def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Setting) -> None:
-    """One site: runs until all that was published is delivered, says what it saw, and goes on while others need it."""
+    """One site: runs until everything is delivered, reports, and goes on for the other sites until it is stopped."""
     clock = SharedClock()
     real_time = setting.real_time and run_in_real_time()
     link.tell(Ready())
@@ -146,23 +146,23 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: Settin
     if plan is None:
         return
     tally = ReceiverTally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
-    receiver, seat = site_runtime(plan, me, clock, journal=journal)
-    witness = DeliveryRecorder(clock, tally, link, receiver)
-    seat.consumer = witness.take
-    driver = Driver([seat], clock, gather_period=gather_period(plan.formation.timing))
+    receiver, runtime = site_runtime(plan, me, clock, journal=journal)
+    recorder = DeliveryRecorder(clock, tally, link, receiver)
+    runtime.consumer = recorder.take
+    driver = Driver([runtime], clock, gather_period=gather_period(plan.formation.timing))
     tune_gc()
-    driver.run(until=witness.done)
-    link.tell(_account(me, tally, receiver, seat, real_time=real_time))
+    driver.run(until=recorder.done)
+    link.tell(_report(me, tally, receiver, runtime, real_time=real_time))
     driver.run(until=lambda: _is_stopped(link))
     driver.close()
 
 
-def _account(
-    me: NodeId, tally: ReceiverTally, receiver: Receiver, seat: NodeRuntime, *, real_time: bool
-) -> ReceiverAccount:
-    assert isinstance(seat.journal, JournalWriter)
-    tip, traffic = seat.journal.tip, seat.transport.traffic()
-    return ReceiverAccount(
+def _report(
+    me: NodeId, tally: ReceiverTally, receiver: Receiver, runtime: NodeRuntime, *, real_time: bool
+) -> ReceiverReport:
+    assert isinstance(runtime.journal, JournalWriter)
+    tip, traffic = runtime.journal.tip, runtime.transport.traffic()
+    return ReceiverReport(
         site=me,
         tally=tally,
         digest=b"" if tip is None else tip.digest,

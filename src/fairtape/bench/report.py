@@ -1,10 +1,11 @@
-"""`fairtape bench ring`: which rings are run, how often, and what is said about them."""
+"""`fairtape bench ring`: which rings run, how often, and the results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Final, TypeAlias
+from typing import Final
 
+from fairtape.bench.results import Results, Step
 from fairtape.bench.ring import RingOutcome, messages_per_packet, run_bare, run_ring, run_sleepers
 from fairtape.bench.setting import Setting
 from fairtape.core.instants import MICROSECOND
@@ -14,67 +15,59 @@ from fairtape.deployment.process.idle_guard import keep_processors_awake
 from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE
 from fairtape.wire.seals import Seal
 
-# What a ring would do without seals, to show what they cost. Only a benchmark may leave a block open.
-
 
 class OpenSeal(Seal):
-    """Adds room for a tag and no tag."""
+    """No encryption: shows what seals cost. The frame keeps the size of a tag. For benchmarks only."""
 
     __slots__ = ()
 
     def close(self, header: bytes, first: int, body: bytes) -> bytes:  # noqa: ARG002 - no nonce is needed
-        """The body as it is."""
         return header + body + bytes(TAG_SIZE)
 
     def open(self, datagram: bytes, first: int) -> bytes:  # noqa: ARG002 - no nonce is needed
-        """The body as it is."""
         return datagram[BLOCK_HEADER.size : -TAG_SIZE]
 
 
-Figure: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
-Figures: TypeAlias = dict[str, Figure]
-Step: TypeAlias = Callable[[str], None]
-
-SIDE_SECONDS_MAX: Final = 2.0  # of the yardstick, and of the runs beside the main one
+SIDE_SECONDS_MAX: Final = 2.0  # of the baselines, and of the variations
 KILOBYTE: Final = 1_000
 LOSS: Final = 0.01
 RATE: Final = 1_000
-LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves room on two cores for what the losses cost
-RETRIES: Final = 625  # a second of patience: what is measured is latency, and a machine that stood still has not failed
-SLOW_RATE: Final = 197  # no divisor of the token rate, so that messages meet every phase of a token
+LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves time for repairs on two cores
+RETRIES: Final = 625  # a second: latency is measured, and a machine that was suspended has not failed
+SLOW_RATE: Final = 197  # not a divisor of the token rate, so that messages arrive in every phase of a token
 MIB: Final = 1 << 20
 
 
-def ring_figures(*, receivers: int, size: int, seconds: float, rounds: int, only: str, step: Step) -> Figures:
-    """All figures of one call. Where there are several rounds, a figure is the median of them."""
-    figures: Figures = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
+def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only: str, step: Step) -> Results:
+    """All results. With several rounds, a metric is their median."""
+    results: Results = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
     base = Setting(receivers=receivers, size=size, seconds=seconds)
     if only != "latency":
-        figures |= _throughput(base, rounds, step)
+        results |= _throughput(base, rounds, step)
     if only == "all":
-        figures |= _variations(replace(base, seconds=min(seconds, SIDE_SECONDS_MAX)), step)
+        results |= _variations(replace(base, seconds=min(seconds, SIDE_SECONDS_MAX)), step)
     if only != "throughput":
-        figures |= _latency(base, rounds, step)
-    return figures | {"problems": problems_of(figures)}
+        results |= _latency(base, rounds, step)
+    return results | {"problems": problems_of(results)}
 
 
-def problems_of(figures: Figures) -> list[str]:
-    """Why these figures mean nothing, a sentence each: a benchmark of something broken is no benchmark."""
+def problems_of(results: Results) -> list[str]:
+    """Why these results are invalid, one sentence each."""
     found = []
-    for name, figure in figures.items():
-        if "one_order" in name and figure is False:
-            found.append(f"{name} is false: not every receiver delivered all that was published, in the same order")
-        elif name in ("bare_packets_per_s", "single_releases", "lossy_releases") and figure == 0:
+    for name, result in results.items():
+        if "one_order" in name and result is False:
+            found.append(f"{name} is false: not every receiver delivered all published messages in the same order")
+        elif name in ("bare_packets_per_s", "single_releases", "lossy_releases") and result == 0:
             found.append(f"{name} is 0: nothing arrived in the measured time")
-        elif name.startswith("messages_per_s") and figure == 0:
+        elif name.startswith("messages_per_s") and result == 0:
             found.append(f"{name} is 0: nothing was delivered in the measured time")
-        elif name.endswith("failures") and isinstance(figure, list):
-            found += [f"a failure was declared ({name}), {failure}" for failure in figure]
+        elif name.endswith("failures") and isinstance(result, list):
+            found += [f"a failure was declared ({name}), {failure}" for failure in result]
     return found
 
 
-def _throughput(setting: Setting, rounds: int, step: Step) -> Figures:
-    """The yardstick and the ring by turns, so that each ratio compares neighbours in time."""
+def _throughput(setting: Setting, rounds: int, step: Step) -> Results:
+    """The baseline and the ring alternate, so that each ratio compares runs that are close in time."""
     packets, outcomes = [], []
     for number in range(1, rounds + 1):
         step(f"{_round(number, rounds)}bare UDP multicast, packet by packet")
@@ -84,11 +77,11 @@ def _throughput(setting: Setting, rounds: int, step: Step) -> Figures:
         outcomes.append(run_ring(setting))
     rates = [each.messages_per_s for each in outcomes]
     bare = [max(each * messages_per_packet(setting.size), 1.0) for each in packets]
-    figures = _spread("messages_per_s", rates, 0) | _spread("bare_messages_per_s", bare, 0)
-    figures |= _spread("ratio", [rate / of for rate, of in zip(rates, bare, strict=True)], 3)
-    figures["ratio"] = round(median(rates) / median(bare), 3)  # so that the three figures agree with one another
-    figures |= _spread("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
-    return figures | {
+    results = _spread("messages_per_s", rates, 0) | _spread("bare_messages_per_s", bare, 0)
+    results |= _spread("ratio", [rate / of for rate, of in zip(rates, bare, strict=True)], 3)
+    results["ratio"] = round(median(rates) / median(bare), 3)  # consistent with the two printed medians
+    results |= _spread("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
+    return results | {
         "one_order": all(each.one_order for each in outcomes),
         "bare_packets_per_s": round(median(packets)),
         "late_fraction": round(median(each.late_fraction for each in outcomes), 6),
@@ -100,7 +93,7 @@ def _throughput(setting: Setting, rounds: int, step: Step) -> Figures:
 
 
 def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
-    """Of each receiver in one round."""
+    """Memory of each receiver in one round."""
     return [
         {
             "receiver": site,
@@ -113,23 +106,23 @@ def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
     ]
 
 
-def _variations(base: Setting, step: Step) -> Figures:
+def _variations(base: Setting, step: Step) -> Results:
     runs = {
         "1kb": ("messages of 1,000 bytes", replace(base, size=KILOBYTE)),
         "1_receiver": ("a ring of 1 receiver", replace(base, receivers=1)),
         "8_receivers": ("a ring of 8 receivers", replace(base, receivers=8)),
         "unsealed": ("a ring without seals", replace(base, seal=OpenSeal)),
     }
-    figures: Figures = {}
-    for name, (words, setting) in runs.items():
-        step(words)
+    results: Results = {}
+    for name, (text, setting) in runs.items():
+        step(text)
         outcome = run_ring(setting)
-        figures[f"messages_per_s_{name}"] = round(outcome.messages_per_s)
-        figures[f"one_order_{name}"] = outcome.one_order
-    return figures
+        results[f"messages_per_s_{name}"] = round(outcome.messages_per_s)
+        results[f"one_order_{name}"] = outcome.one_order
+    return results
 
 
-def _latency(base: Setting, rounds: int, step: Step) -> Figures:
+def _latency(base: Setting, rounds: int, step: Step) -> Results:
     exact = replace(base, timing=profile("lan", retries_max=RETRIES), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD, retries_max=RETRIES)
     singles, losses, sleepers = [], [], []
@@ -142,31 +135,31 @@ def _latency(base: Setting, rounds: int, step: Step) -> Figures:
             singles.append(run_ring(replace(exact, rate=SLOW_RATE)))
             step(f"{_round(number, rounds)}three senders, 1 % loss into one receiver")
             losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
-    real_time: Figures = {"real_time": all(each.real_time for each in singles + losses)}
+    real_time: Results = {"real_time": all(each.real_time for each in singles + losses)}
     for share in (50, 99):
         late = [percentile(each, share / 100, 0) / MICROSECOND for each in sleepers]
         real_time |= _spread(f"bare_sleep_error_p{share}_us", late, 1)
     return real_time | _errors("single", singles) | _errors("lossy", losses)
 
 
-def _errors(name: str, outcomes: Sequence[RingOutcome]) -> Figures:
-    figures: Figures = {
+def _errors(name: str, outcomes: Sequence[RingOutcome]) -> Results:
+    results: Results = {
         f"{name}_releases": sum(each.releases for each in outcomes),
         f"{name}_late_releases": sum(each.late_releases for each in outcomes),
         f"{name}_late_fraction": round(median(each.late_fraction for each in outcomes), 6),
         f"{name}_one_order": all(each.one_order for each in outcomes),
         f"{name}_failures": _failures(outcomes),
     }
-    figures |= _spread(f"{name}_release_error_p50_us", [each.release_error_p50_us for each in outcomes], 1)
-    figures |= _spread(f"{name}_release_error_p99_us", [each.release_error_p99_us for each in outcomes], 1)
-    figures |= _spread(f"{name}_release_error_max_us", [each.release_error_max_us for each in outcomes], 1)
-    figures |= _spread(f"{name}_latency_p50_ms", [each.latency_p50_ms for each in outcomes], 3)
-    figures |= _spread(f"{name}_latency_p99_ms", [each.latency_p99_ms for each in outcomes], 3)
-    return figures | _spread(f"{name}_stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
+    results |= _spread(f"{name}_release_error_p50_us", [each.release_error_p50_us for each in outcomes], 1)
+    results |= _spread(f"{name}_release_error_p99_us", [each.release_error_p99_us for each in outcomes], 1)
+    results |= _spread(f"{name}_release_error_max_us", [each.release_error_max_us for each in outcomes], 1)
+    results |= _spread(f"{name}_latency_p50_ms", [each.latency_p50_ms for each in outcomes], 3)
+    results |= _spread(f"{name}_latency_p99_ms", [each.latency_p99_ms for each in outcomes], 3)
+    return results | _spread(f"{name}_stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
 
 
-def _spread(name: str, values: Sequence[float], digits: int) -> Figures:
-    """The median of the rounds under its name, and the extremes beside it: a virtual machine is not always as fast."""
+def _spread(name: str, values: Sequence[float], digits: int) -> Results:
+    """The median of the rounds, the minimum and the maximum: the speed of a virtual machine varies."""
     return {
         name: _rounded(median(values), digits),
         f"{name}_min": _rounded(min(values), digits),

@@ -1,7 +1,11 @@
-"""How fast and how exact a ring is on this machine: throughput, release error, and latency under loss.
+"""One run of one ring on this machine, and its baselines.
 
-Every figure comes from separate processes on loopback multicast, sealed, with journals on. The yardstick runs first,
-in the same run, with packets of the same size.
+A ring is separate processes on loopback multicast, sealed, with journals. The baselines are bare Python programs: a
+sender and receivers that move packets of the same size one by one, and programs that sleep until the same instants.
+They show what the machine allows.
+
+Journals are trimmed during a run, because a flood fills a segment per second at every site. The order is compared by
+the end of each hash chain, which also covers removed segments.
 """
 
 import secrets
@@ -18,10 +22,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.figures import Processors
-from fairtape.bench.receivers import MemoryUse, ReceiverAccount, receiver_process
+from fairtape.bench.receivers import MemoryUse, ReceiverReport, receiver_process
+from fairtape.bench.results import Processors
 from fairtape.bench.senders import Published, sender_process
-from fairtape.bench.setting import PATIENCE, WARM_PERIOD, Setting
+from fairtape.bench.setting import END_PERIOD_MAX, WARM_PERIOD, Setting
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
@@ -39,27 +43,23 @@ from fairtape.wire.blocks import records_max
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import SEAL_OVERHEAD, Keys
 
-# Journals of a bounded size: a flood fills a segment a second at every site, and nobody will read them.
-#
-# What the benchmark proves about the order it proves by the end of each hash chain, which covers what was removed too.
-
 SEGMENTS_KEPT: Final = 3  # of each journal; the last one is being written
-LOOK_SECONDS: Final = 0.5
+TRIM_SECONDS: Final = 0.5
 
 
 def trim(journal: Path) -> None:
-    """Remove all but the last segments. Names sort as numbers do."""
+    """Remove all but the last segments. Segment names sort by number."""
     for segment in sorted(journal.glob(f"*{SUFFIX}"))[:-SEGMENTS_KEPT]:
         segment.unlink()
 
 
 @contextmanager
-def kept_short(journals: Sequence[Path]) -> Iterator[None]:
-    """While it lasts, these journals are trimmed, by a thread of this process: no site waits for the disk to forget."""
+def trimming(journals: Sequence[Path]) -> Iterator[None]:
+    """Trim these journals from a thread of this process, so that no site waits for a deletion."""
     over = Event()
 
     def work() -> None:
-        while not over.wait(LOOK_SECONDS):
+        while not over.wait(TRIM_SECONDS):
             for journal in journals:
                 trim(journal)
 
@@ -72,24 +72,21 @@ def kept_short(journals: Sequence[Path]) -> Iterator[None]:
         thread.join()
 
 
-# The yardsticks: bare Python programs that do one thing and nothing else.
-#
-# A sender and receivers move the same packets one by one; sleepers wake at the same instants, as often as a ring has
-# tokens. Whatever a machine does not give to these, it cannot give to a ring.
+# Baselines.
 
 WARM_S = 0.5
-BETWEEN_LOOKS = 64  # packets between two looks at the clock
+CLOCK_PACKETS = 64  # packets between two reads of the clock
 
 
 def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
-    """Count what arrives between the warm-up and the end."""
+    """Count packets between the warm-up and the end."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     sock.bind(group)
     joined = struct.pack("4s4s", socket.inet_aton(group[0]), socket.inet_aton(LOOPBACK))
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
-    # A time-out of the kernel: one of Python's would cost a second system call for every packet.
+    # A time-out of the kernel: a time-out of Python would add a system call for every packet.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
     link.tell(Ready())
     starts_at = (link.expect(float) or 0.0) + WARM_S
@@ -100,12 +97,12 @@ def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
 
 
 def _count_until(sock: socket.socket, ends_at: float) -> int:
-    """How many packets arrive until then. The clock is looked at seldom: receiving is all that counts."""
+    """The number of packets until then. The clock is read rarely, because receiving is measured."""
     count = 0
     receive = sock.recv
     while time.time() < ends_at:
         try:
-            for _ in range(BETWEEN_LOOKS):
+            for _ in range(CLOCK_PACKETS):
                 receive(2_048)
                 count += 1
         except BlockingIOError:
@@ -114,7 +111,7 @@ def _count_until(sock: socket.socket, ends_at: float) -> int:
 
 
 def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> None:
-    """Send packets of one size as fast as one call after the other allows."""
+    """Send packets of one size, one per call, as fast as possible."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
     link.tell(Ready())
@@ -122,14 +119,14 @@ def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> N
     packet = bytes(size)
     send = sock.sendto
     while time.time() < ends_at:
-        for _ in range(BETWEEN_LOOKS):
+        for _ in range(CLOCK_PACKETS):
             send(packet, group)
     sock.close()
     link.rest()
 
 
 def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
-    """Sleep until the same instants as all others, and say how much later each sleep ended."""
+    """Sleep until the same instants as all others, and report how late each sleep ended."""
     run_in_real_time()
     link.tell(Ready())
     instant: Instant = link.expect(int) or 0
@@ -145,18 +142,20 @@ def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
     link.rest()
 
 
+# Rings.
+
 START_DELAY: Final = 200 * MILLISECOND
-NODE_DELAY: Final = 50 * MILLISECOND  # added for each node that has to be there before the first token
+NODE_DELAY: Final = 50 * MILLISECOND  # added for each node that must start before the first token
 SENDERS: Final = "sources"
 
 
 def plan_for(setting: Setting) -> RingPlan:
-    """A ring of this size on free ports that starts as soon as everyone can be there."""
+    """A ring on free ports that starts when all nodes can have started."""
     sites = range(1, setting.receivers + 1)
     sources = setting.sources
     groups = loopback_groups(mesh=False)
     if groups is None:
-        raise UserError("IP multicast does not work on the loopback interface of this machine, and the bench needs it")
+        raise UserError("IP multicast does not work on the loopback interface of this machine; the benchmark needs it")
     book = loopback_book(sites, sources)
     starts_at = SharedClock().now() + START_DELAY + NODE_DELAY * len(book)
     loss = LinkFaults(loss=setting.loss)
@@ -180,7 +179,7 @@ def _scratch() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingOutcome:
-    """What one run of one ring showed. Late releases are in every figure."""
+    """The results of one run of one ring. Late releases are included in all metrics."""
 
     messages: int  # in the measured time, by the slowest receiver
     messages_per_s: float
@@ -202,51 +201,51 @@ class RingOutcome:
 
 
 def run_ring(setting: Setting) -> RingOutcome:
-    """Run one ring and gather what its processes say."""
+    """Run one ring and collect the reports of its processes."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
-    with _scratch() as folder, ChildProcesses(imports=[__name__]) as crew:
+    with _scratch() as folder, ChildProcesses(imports=[__name__]) as children:
         for name, site in sites.items():
-            crew.start(name, receiver_process, site, folder / name, setting)
-        crew.start(SENDERS, sender_process, setting)
-        crew.await_ready({*sites, SENDERS})
+            children.start(name, receiver_process, site, folder / name, setting)
+        children.start(SENDERS, sender_process, setting)
+        children.await_ready({*sites, SENDERS})
         before = Processors.read()
-        with kept_short([folder / name for name in sites]):
-            crew.tell_all(plan_for(setting))
-            published, accounts = _gather(crew, setting)
+        with trimming([folder / name for name in sites]):
+            children.tell_all(plan_for(setting))
+            published, reports = _gather(children, setting)
         stolen_fraction = Processors.read().stolen_since(before)
-    return _outcome(setting, published, accounts, stolen_fraction)
+    return _outcome(setting, published, reports, stolen_fraction)
 
 
-def _gather(crew: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverAccount]]:
-    """Until every site has given its account: how much was published, and the accounts.
+def _gather(children: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverReport]]:
+    """Wait for the reports of all sites. Returns the number of published messages, and the reports.
 
-    A ring that failed publishes no more, so nobody waits for the end of its time.
+    After a failure nothing more is published, so the other sites need not wait for the end of the run.
     """
     published: int | None = None
-    accounts: list[ReceiverAccount] = []
-    give_up_at = time.monotonic_ns() + setting.window + WARM_PERIOD + 3 * PATIENCE
-    while len(accounts) < setting.receivers:
+    reports: list[ReceiverReport] = []
+    give_up_at = time.monotonic_ns() + setting.window + WARM_PERIOD + 3 * END_PERIOD_MAX
+    while len(reports) < setting.receivers:
         left = give_up_at - time.monotonic_ns()
         if left <= 0:
-            raise UserError("the ring did not come to its end in time; try again when the machine is less busy")
-        for _, news in crew.hear(left):
-            if isinstance(news, Published):
-                published = news.count
-                crew.tell_all(news)
-            elif isinstance(news, ReceiverAccount):
-                accounts.append(news)
-                if news.failure is not None:
-                    crew.tell_all(Published(0))
-    return published, accounts
+            raise UserError("the ring did not end in time; try again when the machine is less busy")
+        for _, message in children.hear(left):
+            if isinstance(message, Published):
+                published = message.count
+                children.tell_all(message)
+            elif isinstance(message, ReceiverReport):
+                reports.append(message)
+                if message.failure is not None:
+                    children.tell_all(Published(0))
+    return published, reports
 
 
 def _outcome(
-    setting: Setting, published: int | None, accounts: list[ReceiverAccount], stolen_fraction: float
+    setting: Setting, published: int | None, reports: list[ReceiverReport], stolen_fraction: float
 ) -> RingOutcome:
-    tallies = [account.tally for account in accounts]
+    tallies = [report.tally for report in reports]
     errors = [error for tally in tallies for error in tally.errors]
     latencies = [latency for tally in tallies for latency in tally.latencies]
-    one_digest = len({account.digest for account in accounts}) == 1
+    one_digest = len({report.digest for report in reports}) == 1
     messages = min(tally.messages for tally in tallies)
     return RingOutcome(
         messages=messages,
@@ -260,42 +259,42 @@ def _outcome(
         release_error_max_us=max(errors, default=0) / MICROSECOND,
         latency_p50_ms=percentile(latencies, 0.5, 0) / MILLISECOND,
         latency_p99_ms=percentile(latencies, 0.99, 0) / MILLISECOND,
-        memory={account.site: account.tally.memory for account in sorted(accounts, key=lambda each: each.site)},
-        recoveries=sum(account.requests for account in accounts),
-        dropped=sum(account.dropped for account in accounts),
-        real_time=all(account.real_time for account in accounts),
+        memory={report.site: report.tally.memory for report in sorted(reports, key=lambda each: each.site)},
+        recoveries=sum(report.requests for report in reports),
+        dropped=sum(report.dropped for report in reports),
+        real_time=all(report.real_time for report in reports),
         stolen_fraction=stolen_fraction,
-        failures=tuple(f"site {account.site}: {account.failure}" for account in accounts if account.failure),
+        failures=tuple(f"site {report.site}: {report.failure}" for report in reports if report.failure),
     )
 
 
 def run_bare(*, receivers: int, size: int, seconds: float) -> float:
-    """Packets per second that each bare receiver gets, on the average."""
+    """Packets per second of a bare receiver, on average."""
     group = "239.195.7.3", free_ports(1)[0]
     names = {f"receiver {number}" for number in range(receivers)}
-    with ChildProcesses(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as children:
         for name in names:
-            crew.start(name, bare_receiver, group, seconds)
-        crew.start("sender", bare_sender, group, size, seconds)
-        crew.await_ready({*names, "sender"})
-        crew.tell_all(time.time() + 0.2)
-        counts = crew.collect(int, names, int(seconds * SECOND) + PATIENCE)
+            children.start(name, bare_receiver, group, seconds)
+        children.start("sender", bare_sender, group, size, seconds)
+        children.await_ready({*names, "sender"})
+        children.tell_all(time.time() + 0.2)
+        counts = children.collect(int, names, int(seconds * SECOND) + END_PERIOD_MAX)
     return sum(counts.values()) / receivers / seconds
 
 
 def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[int]":
-    """How much too late, in nanoseconds, bare programs wake that all sleep until the same instants."""
+    """How late bare programs wake that sleep until the same instants, in nanoseconds."""
     names = {f"sleeper {number}" for number in range(sleepers)}
     window = int(seconds * SECOND)
-    with ChildProcesses(imports=[__name__]) as crew:
+    with ChildProcesses(imports=[__name__]) as children:
         for name in names:
-            crew.start(name, bare_sleeper, period, window)
-        crew.await_ready(names)
-        crew.tell_all(time.time_ns() + START_DELAY)
-        accounts = crew.collect(array, names, window + PATIENCE)
+            children.start(name, bare_sleeper, period, window)
+        children.await_ready(names)
+        children.tell_all(time.time_ns() + START_DELAY)
+        reports = children.collect(array, names, window + END_PERIOD_MAX)
     late = array("q")
-    for account in accounts.values():
-        late.extend(account)
+    for report in reports.values():
+        late.extend(report)
     return late
 
 

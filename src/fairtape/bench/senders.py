@@ -1,11 +1,11 @@
-"""The sending side of a run: one process with all sources, which flood or keep time."""
+"""The sending side of a run: one process with all sources, which flood the ring or publish at a fixed rate."""
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.bench.setting import PATIENCE, Setting
+from fairtape.bench.setting import END_PERIOD_MAX, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.ring_plan import RingPlan
@@ -14,10 +14,10 @@ from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
 
-CHUNK_RECORDS: Final = 2_048  # that a flooding producer hands over at once
-LOOK_PERIOD: Final = 250 * MILLISECOND  # between two looks at orders
-QUEUED_MIN: Final = 256 << 10  # bytes below which it hands over more
-STAMP: Final = struct.Struct(">q")  # the first bytes of a message of a metronome: when it was due
+CHUNK_RECORDS: Final = 2_048  # published at once by a flooding producer
+POLL_PERIOD: Final = 250 * MILLISECOND  # between two polls for orders
+QUEUED_MIN: Final = 256 << 10  # bytes in the queue of the source, below which more is published
+STAMP: Final = struct.Struct(">q")  # the first bytes of a paced message: when it was due
 
 
 class Flood:
@@ -32,16 +32,14 @@ class Flood:
         self.published = 0
 
     def deadline(self) -> Instant | None:
-        """From the start on, at once while the queue is low."""
+        """Immediate while the queue is low."""
         return self._starts_at if self._source.queued < QUEUED_MIN and not self.over else None
 
     @property
     def over(self) -> bool:
-        """Whether it has stopped."""
         return self._ends_at == 0
 
     def wake(self, now: Instant) -> None:
-        """Fill up."""
         if now >= self._ends_at:
             self._ends_at = 0
             return
@@ -49,7 +47,7 @@ class Flood:
 
 
 class PacedSender:
-    """A producer that publishes one stamped message every so often."""
+    """A producer that publishes stamped messages at a fixed rate."""
 
     def __init__(self, source: Source, size: int, rate: int, starts_at: Instant, ends_at: Instant) -> None:
         self._source = source
@@ -60,16 +58,14 @@ class PacedSender:
         self.published = 0
 
     def deadline(self) -> Instant | None:
-        """The next beat."""
         return None if self.over else self._next_at
 
     @property
     def over(self) -> bool:
-        """Whether it has stopped."""
         return self._next_at >= self._ends_at
 
     def wake(self, now: Instant) -> None:
-        """Publish what is due, stamped with the time at which it was due: a sender held up counts as delay."""
+        """Publish what is due, stamped with its due time, so that a delayed sender counts as latency."""
         while self._next_at <= now and not self.over:
             self.published += self._source.publish([STAMP.pack(self._next_at) + self._filler], now)
             self._next_at += self._period
@@ -77,13 +73,13 @@ class PacedSender:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How many messages the senders published; to a receiver, how many it has to wait for."""
+    """The number of messages that the senders published. A receiver ends when it has delivered as many."""
 
     count: int
 
 
 def sender_process(link: ChildLink, setting: Setting) -> None:
-    """All sources: they publish for the time of the run, then run until all is acknowledged."""
+    """All sources: publish for the time of the run, then run until everything is acknowledged."""
     clock = SharedClock()
     if setting.real_time:
         run_in_real_time()
@@ -94,20 +90,22 @@ def sender_process(link: ChildLink, setting: Setting) -> None:
     configs = [plan.source(node) for node in setting.sources]
     sources = [source_of(config, clock) for config in configs]
     producers = [_producer(source, setting, plan) for source in sources]
-    seats = [
+    runtimes = [
         source_runtime(config, source, producer, link_faults=faults_at(plan, config.me))
         for config, source, producer in zip(configs, sources, producers, strict=True)
     ]
-    driver = Driver(seats, clock)
+    driver = Driver(runtimes, clock)
     tune_gc()
-    driver.run(until=_Watch(clock, link, sources, producers, setting.window_of(plan.formation)[1] + PATIENCE).over)
+    driver.run(
+        until=_EndCondition(clock, link, sources, producers, setting.window_of(plan.formation)[1] + END_PERIOD_MAX).over
+    )
     driver.close()
     link.tell(Published(sum(producer.published for producer in producers)))
     link.rest()
 
 
-class _Watch:
-    """Looks whether the senders are done, or need not go on."""
+class _EndCondition:
+    """The end condition of the senders."""
 
     def __init__(
         self,
@@ -122,13 +120,13 @@ class _Watch:
         self._sources = sources
         self._producers = producers
         self._give_up_at = give_up_at
-        self._look_at: Instant = 0
+        self._poll_at: Instant = 0
 
     def over(self) -> bool:
-        """Everything is published and acknowledged, or patience has ended, or the run."""
+        """Whether everything is published and acknowledged, the time limit is reached, or the run is stopped."""
         now = self._clock.now()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_PERIOD
+        if now >= self._poll_at:
+            self._poll_at = now + POLL_PERIOD
             for _ in self._link.orders():
                 pass
         done = all(each.over for each in self._producers) and all(each.idle for each in self._sources)

@@ -1,4 +1,4 @@
-"""What one run of one ring is asked to be. A value: every process of the run gets the same."""
+"""The settings of one run of one ring. Every process of the run gets the same value."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,13 +9,13 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.wire.seals import Seal
 
 WARM_PERIOD: Final = 500 * MILLISECOND
-PATIENCE: Final = 30 * SECOND  # beyond the length of a run
+END_PERIOD_MAX: Final = 30 * SECOND  # allowed after the end of a run
 SOURCE_FIRST: Final = 101
 
 BULK: Final = Timing(
     retry_period=30 * MILLISECOND, retries_max=33, token_period=10 * MILLISECOND, commit_delay=80 * MILLISECOND
 )
-"""For throughput: tokens that carry some hundred blocks each, and patience with two busy cores."""
+"""For throughput: tokens of about a hundred blocks, and time-outs that suit two busy cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class Setting:
     rate: int | None = None  # messages per second of each sender; None floods
     loss: float = 0.0  # into the first receiver
     seal: type[Seal] = Seal
-    real_time: bool = False  # ask the kernel to prefer the processes of the ring
+    real_time: bool = False  # request real-time scheduling for the processes of the ring
 
     @property
     def sources(self) -> range:
-        """The numbers of the sources. They share a process, as the gateways of one house do."""
+        """The numbers of the sources. They share one process, as the gateways of one participant do."""
         return range(SOURCE_FIRST, SOURCE_FIRST + self.senders)
 
     @property
@@ -43,6 +43,6 @@ class Setting:
         return int(self.seconds * SECOND)
 
     def window_of(self, formation: Formation) -> tuple[Instant, Instant]:
-        """When measuring begins and ends."""
+        """When the measurement begins and ends."""
         starts_at = formation.starts_at + WARM_PERIOD
         return starts_at, starts_at + self.window

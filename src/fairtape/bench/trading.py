@@ -1,4 +1,13 @@
-"""All figures of `fairtape bench floor`: the engine beside its peers, FIX beside simplefix, the ledger on its disk."""
+"""`fairtape bench floor`: the engine beside its peers, FIX beside simplefix, and settlement to SQLite.
+
+FIX: our reader and `simplefix` alternate on one file of order entry (orders, cancels, reports), in pieces of the same
+size. Both parse the messages and return the type and the ClOrdID of each, which must be equal. Ours also checks body
+length, check sum and field order. Time is processor time; results are medians of the rounds.
+
+Settlement: every token makes and commits trades between a hundred accounts. The floor computes them outside of the
+measured time. Measured are the bookkeeper and the store, from the outputs of the floor to durable rows. Time is wall
+time, because the wait for the disk is part of it. Each token is one transaction, as in a live market.
+"""
 
 import tempfile
 import time
@@ -7,8 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
 
-from fairtape.bench.floor import ORDERS, ROUNDS, floor_figures
-from fairtape.bench.report import Figures, Step
+from fairtape.bench.floor import ORDERS, ROUNDS, measure_engines
+from fairtape.bench.results import Results, Step
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
@@ -35,24 +44,19 @@ from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages
 
-# How fast FIX is read: ours beside `simplefix`, the same file in the same pieces, in turns.
-#
-# The file is a day of order entry: orders, cancels and reports as traders and markets send them. Both readers find the
-# messages, take them apart and give the type and the ClOrdID of each, which must be equal. Ours also proves length,
-# check sum and the order of fields; simplefix does not. Time is the processor's, so that others on the machine do not
-# count, and the figures are medians of rounds that alternate.
+# FIX.
 
 MESSAGES: Final = 6_000
 FIX_ROUNDS: Final = 5
-PIECE: Final = 4_096  # bytes, as a socket brings them: of all sizes, about the best for simplefix
+PIECE: Final = 4_096  # bytes, as from a socket; about the best size for simplefix
 _BEGIN: Final = 1_704_465_000 * SECOND
 
 Identity: TypeAlias = tuple[bytes, bytes]  # type and ClOrdID
 Reader: TypeAlias = Callable[[bytes], list[Identity]]
 
 
-def fix_figures(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
-    """Messages per second and core of both, and how many times ours is the other; the median of all rounds."""
+def measure_fix(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[str, float]:
+    """Messages per second of one core of both readers, and their ratio; medians of all rounds."""
     day = fix_day(messages)
     ours: list[int] = []
     theirs: list[int] = []
@@ -73,7 +77,7 @@ def fix_figures(*, messages: int = MESSAGES, rounds: int = FIX_ROUNDS) -> dict[s
 
 
 def fix_day(messages: int) -> bytes:
-    """A file of messages as they stand in the log of a session."""
+    """A file of messages as in the log of a session."""
     return b"".join(
         compose(write(entry), header("TRADER", "FAIRTAPE", number, _BEGIN + number * MILLISECOND))
         for number, entry in enumerate(_entries(messages), 1)
@@ -81,7 +85,7 @@ def fix_day(messages: int) -> bytes:
 
 
 def _entries(messages: int) -> Iterator[OrderEntry]:
-    """Of ten messages six are orders, two cancels and two reports."""
+    """Of ten messages, six are orders, two are cancels and two are reports."""
     for number in range(messages):
         at = _BEGIN + number * MILLISECOND
         name, side = f"T{number:08}", FixSide.BUY if number % 2 else FixSide.SELL
@@ -142,7 +146,7 @@ def _simplefix_reader() -> Reader:
         from simplefix import FixParser
     except ImportError:
         raise UserError(
-            "simplefix is not installed, and FIX is measured against it; pip install 'fairtape[bench]'"
+            "simplefix is not installed; FIX is measured against it: pip install 'fairtape[bench]'"
         ) from None
 
     def read(day: bytes) -> list[Identity]:
@@ -157,11 +161,7 @@ def _simplefix_reader() -> Reader:
     return read
 
 
-# How many trades a second the ledger settles to SQLite with durability on.
-#
-# Every token makes and commits trades between a hundred accounts; the floor computes them beforehand in the same run,
-# and what is timed is the bookkeeper and the store: from the floor's outputs to rows that outlive a power failure.
-# Time is the wall's, because the wait for the disk is part of it. Each token is one transaction, as in a live market.
+# Settlement.
 
 TRADES: Final = 40_000
 TOKEN_TRADES: Final = 500  # of one token: at 20,000 trades/s, one of 25 ms
@@ -171,8 +171,8 @@ _OPERATOR: Final = 1
 _GATEWAY: Final = 2
 
 
-def settling_figures(*, trades: int = TRADES) -> Figures:
-    """The rate, and what proves that it means something."""
+def measure_settling(*, trades: int = TRADES) -> Results:
+    """Settled trades per second, and whether the stored ledger equals that of the floor."""
     floor = Floor(commit_passes=1)
     books = Bookkeeper(floor.ledger)
     with tempfile.TemporaryDirectory(prefix="fairtape-ledger-") as folder:
@@ -195,7 +195,7 @@ def settling_figures(*, trades: int = TRADES) -> Figures:
 
 
 def _tokens(trades: int) -> list[Ordered]:
-    """An opening token, then each with offers and the bids that take them; a last one lets the rest commit."""
+    """An opening token, tokens of offers and the bids that take them, and a last one that commits the rest."""
     opening = [encode(OpenMarket(_OPERATOR, 1, "XYZ", Continuous(), ONE // 100, ONE))]
     for number in range(2 * ACCOUNTS):
         asset = (CASH, "XYZ")[number % 2]
@@ -224,49 +224,51 @@ def _token(token: int, sequence: int, source: int, payloads: list[bytes]) -> Ord
     return Ordered(0, 1, token, sequence, len(payloads), token * 25 * MILLISECOND, tuple(spans))
 
 
-ORDERS_PER_S_PROMISED: Final = 150_000
-RATIO_PROMISED: Final = 1.2
-FIX_RATIO_PROMISED: Final = 10
-SETTLED_PER_S_PROMISED: Final = 20_000
+# All results.
+
+ORDERS_PER_S_GOAL: Final = 150_000
+RATIO_GOAL: Final = 1.2
+FIX_RATIO_GOAL: Final = 10
+SETTLED_PER_S_GOAL: Final = 20_000
 FIX_MESSAGES: Final = 6_000
 
-_PROMISES: Final = {
-    "orders_per_s": (ORDERS_PER_S_PROMISED, "orders/s of the engine"),
-    "ratio": (RATIO_PROMISED, "times the fastest peer"),
-    "fix_ratio": (FIX_RATIO_PROMISED, "times simplefix"),
-    "settled_trades_per_s": (SETTLED_PER_S_PROMISED, "trades/s settled"),
+_GOALS: Final = {
+    "orders_per_s": (ORDERS_PER_S_GOAL, "orders/s of the engine"),
+    "ratio": (RATIO_GOAL, "times the fastest peer"),
+    "fix_ratio": (FIX_RATIO_GOAL, "times simplefix"),
+    "settled_trades_per_s": (SETTLED_PER_S_GOAL, "trades/s settled"),
 }
 
 
-def trading_figures(
+def measure_trading(
     *, orders: int = ORDERS, rounds: int = ROUNDS, trades: int = TRADES, step: Step = lambda _: None
-) -> Figures:
-    """Every figure, what is wrong with them, and which of them fall short of what is promised."""
-    figures = floor_figures(orders=orders, rounds=rounds, step=step)
+) -> Results:
+    """All results, with the reasons why they are invalid and the goals that they miss."""
+    results = measure_engines(orders=orders, rounds=rounds, step=step)
     step("FIX beside simplefix")
     try:
-        figures |= {name: round(value, 2) for name, value in fix_figures(messages=FIX_MESSAGES).items()}
-    except UserError as complaint:
-        figures["fix_peer"] = str(complaint)
+        results |= {name: round(value, 2) for name, value in measure_fix(messages=FIX_MESSAGES).items()}
+    except UserError as error:
+        results["fix_peer"] = str(error)
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}: the ledger")
-        settled = settling_figures(trades=trades)
-        if _number(settled, "settled_trades_per_s") > _number(figures, "settled_trades_per_s"):
-            figures |= settled
-    problems = [] if figures["settled_sound"] else ["the ledger in the database is not the floor's"]
-    if figures.get("peer_same_trades") is False:
-        problems.append(f"{figures['peer']} made other trades of the same orders, so the ratio means nothing")
-    return figures | {"problems": problems, "shortfalls": _shortfalls(figures)}
+        settled = measure_settling(trades=trades)
+        if _number(settled, "settled_trades_per_s") > _number(results, "settled_trades_per_s"):
+            results |= settled
+    problems = [] if results["settled_sound"] else ["the ledger in the database differs from that of the floor"]
+    if results.get("peer_same_trades") is False:
+        problems.append(f"{results['peer']} made other trades from the same orders, so the ratio is invalid")
+    return results | {"problems": problems, "shortfalls": _shortfalls(results)}
 
 
-def _shortfalls(figures: Figures) -> list[str]:
+def _shortfalls(results: Results) -> list[str]:
     return [
-        f"{_number(figures, name):,} {words}; {least:,} are promised"
-        for name, (least, words) in _PROMISES.items()
-        if name in figures and _number(figures, name) < least
+        f"{_number(results, name):,} {label}; the goal is {goal:,}"
+        for name, (goal, label) in _GOALS.items()
+        if name in results and _number(results, name) < goal
     ]
 
 
-def _number(figures: Figures, name: str) -> float:
-    value = figures.get(name, 0)
+def _number(results: Results, name: str) -> float:
+    value = results.get(name, 0)
     return value if isinstance(value, int | float) else 0

@@ -1,8 +1,11 @@
-"""How many WebSocket customers one server on one core feeds, and how long after the release instant they have it.
+"""WebSocket customers of one server on one core: how many, and their delay after the release.
 
-A journal is written live, as a site writes it; the server follows it on a core of its own; customers are bare sockets
-in another process, which reads the clock whenever bytes come. A customer that lost its line, missed a number or got one
-twice is counted and told: then the figures are not those of a server that keeps up.
+One process writes a journal live, as a site does. The server follows it on its own core. The customers are bare sockets
+in a third process, which reads the clock when bytes arrive. Customers that lost their connection, missed a number or
+got one twice are counted; a server with such customers does not keep up.
+
+The baseline is a bare program that writes the same bytes to as many sockets. It follows no journal and knows no
+subscriptions: it shows the most that a Python server can write per second of its core.
 """
 
 import os
@@ -19,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fairtape.bench.figures import Processors
+from fairtape.bench.results import Processors
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
@@ -36,10 +39,10 @@ from fairtape.wire.blocks import pack_messages
 DELAY_GOAL_MS: Final = 50.0
 START_DELAY: Final = 300 * MILLISECOND
 WARM_PERIOD: Final = 1 * SECOND  # not measured
-END_PERIOD: Final = 500 * MILLISECOND  # for the last messages to arrive
-NEWS_PERIOD: Final = 60 * SECOND
+END_PERIOD: Final = 500 * MILLISECOND  # for the last messages
+REPORT_PERIOD_MAX: Final = 60 * SECOND
 HEAD_MAX: Final = 4_096
-CHUNK: Final = 1 << 18  # bytes that are read at once
+CHUNK: Final = 1 << 18  # bytes of one read
 SOURCE: Final = 101
 
 REQUEST: Final = (
@@ -59,7 +62,7 @@ class WebSetting:
     rate: int = 1_000  # messages per second
     seconds: float = 5.0
     token_period: Duration = 5 * MILLISECOND
-    real_time: bool = True  # ask the kernel to prefer it to other programs of this machine
+    real_time: bool = True  # request real-time scheduling
 
     @property
     def per_token(self) -> int:
@@ -68,154 +71,154 @@ class WebSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """The order to begin: when the first token is due, and when all is over."""
+class RunWindow:
+    """The order to begin: when the first token is due, and when the run ends."""
 
     starts_at: Instant
     ends_at: Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """Where the server is."""
+class Listening:
+    """The server accepts connections on this port."""
 
     port: int
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """How much of its time a process was computing while it was measured."""
+class ServerReport:
+    """The load of the server in the measured time."""
 
-    share: float
-    real_time: bool  # whether the kernel preferred it
+    share: float  # of its core
+    real_time: bool  # granted by the kernel
 
 
 @dataclass(frozen=True, slots=True)
-class WebReleased:
+class SiteReport:
     """When the site released each token."""
 
     released_at: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class WebHeard:
-    """What the customers got: of each frame when it was there, its first number and how many there were."""
+class CustomersReport:
+    """All received frames: arrival, first sequence number and number of messages of each."""
 
     received_at: bytes
     first: bytes
     count: bytes
-    faults: int  # customers with a gap, a double, a notice or a lost line
+    faults: int  # customers with a gap, a duplicate, an unexpected notice or a lost connection
     share: float  # of its core
-    told_delayed: bool  # the server said that it cannot keep up
+    reported_delayed: bool  # the server announced that it is behind
 
 
-def web_figures(setting: WebSetting | None = None) -> dict[str, Any]:
-    """Run it once; what it reached."""
+def measure_websocket(setting: WebSetting | None = None) -> dict[str, Any]:
+    """The results of one run."""
     setting = setting or WebSetting()
-    check_room(setting.customers)
+    check_file_limit(setting.customers)
     processors = Processors.read()
     with tempfile.TemporaryDirectory(prefix="fairtape-web-", ignore_cleanup_errors=True) as scratch:
         journal = Path(scratch) / "journal"
         journal.mkdir()
-        heard, spent, released, show = _perform(setting, journal)
-    delays = _delays(setting, released, heard)
+        customers, server, site, window = _run(setting, journal)
+    delays = _delays(setting, site, customers)
     p50, p99 = (round(float(np.percentile(delays, each)), 2) if len(delays) else 0.0 for each in (50, 99))
     expected = setting.customers * int(setting.seconds * SECOND / setting.token_period) * setting.per_token
-    kept_up = not heard.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
+    kept_up = not customers.faults and len(delays) >= expected and p99 < DELAY_GOAL_MS
     return {
         "websocket_customers": setting.customers,
         "websocket_p50_ms": p50,
         "websocket_p99_ms": p99,
         "websocket_max_ms": round(float(delays.max()), 2) if len(delays) else 0.0,
         "websocket_kept_up": kept_up,
-        "websocket_faults": heard.faults,
-        "websocket_told_delayed": heard.told_delayed,
+        "websocket_faults": customers.faults,
+        "websocket_told_delayed": customers.reported_delayed,
         "websocket_messages_per_s": setting.rate,
         "websocket_deliveries": len(delays),
         "websocket_deliveries_missing": max(expected - len(delays), 0),
-        "websocket_frames": len(heard.count) // 4,
-        "websocket_frames_per_s": round(len(heard.count) // 4 / (show.ends_at - show.starts_at) * SECOND),
-        "websocket_real_time": spent.real_time,
-        "websocket_server_core_share": round(spent.share, 3),
-        "websocket_customers_core_share": round(heard.share, 3),
+        "websocket_frames": len(customers.count) // 4,
+        "websocket_frames_per_s": round(len(customers.count) // 4 / (window.ends_at - window.starts_at) * SECOND),
+        "websocket_real_time": server.real_time,
+        "websocket_server_core_share": round(server.share, 3),
+        "websocket_customers_core_share": round(customers.share, 3),
         "websocket_stolen_fraction": round(Processors.read().stolen_since(processors), 3),
     }
 
 
-def check_room(customers: int) -> None:
-    """Every customer is a file on either side."""
+def check_file_limit(customers: int) -> None:
+    """Raise the limit of open files: every customer is one file on either side."""
     needed = customers + 256
     allowed = allow_files(needed)
     if allowed < needed:
-        raise UserError(f"--customers is {customers}, and a process may open {allowed} files; raise ulimit -n")
+        raise UserError(f"--customers is {customers}; a process may open only {allowed} files: raise ulimit -n")
 
 
-def _perform(setting: WebSetting, journal: Path) -> tuple[WebHeard, Spent, WebReleased, Show]:
-    with ChildProcesses(imports=[__name__]) as crew:
-        crew.start("server", server_process, journal, setting)
-        port = crew.collect(Open, {"server"}, NEWS_PERIOD)["server"].port
-        crew.start("customers", customers_process, port, setting)
-        crew.start("site", site_process, journal, setting)
-        crew.await_ready({"customers", "site"})
+def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerReport, SiteReport, RunWindow]:
+    with ChildProcesses(imports=[__name__]) as children:
+        children.start("server", server_process, journal, setting)
+        port = children.collect(Listening, {"server"}, REPORT_PERIOD_MAX)["server"].port
+        children.start("customers", customers_process, port, setting)
+        children.start("site", site_process, journal, setting)
+        children.await_ready({"customers", "site"})
         starts_at = time.time_ns() + START_DELAY
-        show = Show(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
-        crew.tell_all(show)
-        found = _accounts(crew)
-    return found[WebHeard], found[Spent], found[WebReleased], show
+        window = RunWindow(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
+        children.tell_all(window)
+        found = _reports(children)
+    return found[CustomersReport], found[ServerReport], found[SiteReport], window
 
 
-def _accounts(crew: ChildProcesses) -> dict[type, Any]:
-    """What each process has to tell at the end."""
+def _reports(children: ChildProcesses) -> dict[type, Any]:
+    """The final report of each process, by its type."""
     found: dict[type, Any] = {}
-    ends_at = time.monotonic_ns() + NEWS_PERIOD
+    ends_at = time.monotonic_ns() + REPORT_PERIOD_MAX
     while len(found) < 3:
         if time.monotonic_ns() > ends_at:
-            raise UserError("the bench did not come to its end in time; try with fewer customers")
-        found |= {type(news): news for _, news in crew.hear(100 * MILLISECOND)}
+            raise UserError("the benchmark did not end in time; try with fewer customers")
+        found |= {type(report): report for _, report in children.hear(100 * MILLISECOND)}
     return found
 
 
-def _delays(setting: WebSetting, released: WebReleased, heard: WebHeard) -> Any:
-    """Of each message at each customer that was due in the measured time: milliseconds from its release."""
-    received_at = np.frombuffer(heard.received_at, np.int64)
-    first, count = np.frombuffer(heard.first, np.int64), np.frombuffer(heard.count, np.int32)
+def _delays(setting: WebSetting, site: SiteReport, customers: CustomersReport) -> Any:
+    """Milliseconds from the release to the arrival, of every measured message at every customer."""
+    received_at = np.frombuffer(customers.received_at, np.int64)
+    first, count = np.frombuffer(customers.first, np.int64), np.frombuffer(customers.count, np.int32)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     numbers = np.repeat(first, count) + within
     tokens = (numbers - 1) // setting.per_token
-    delays = np.repeat(received_at, count) - np.frombuffer(released.released_at, np.int64)[tokens]
+    delays = np.repeat(received_at, count) - np.frombuffer(site.released_at, np.int64)[tokens]
     return delays[tokens * setting.token_period >= WARM_PERIOD] / MILLISECOND
 
 
-# The processes.
+# Processes.
 
 
 def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
-    """The server, alone on the first core."""
-    real_time = take_core(0, real_time=setting.real_time)
+    """The server, on the first core."""
+    real_time = pin_to_core(0, real_time=setting.real_time)
     tune_gc()
     target = ServedSite(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
-        link.tell(Open(server.port))
-        show = link.expect(Show)
-        if show is not None:
-            _sleep_until(show.starts_at + WARM_PERIOD)
+        link.tell(Listening(server.port))
+        window = link.expect(RunWindow)
+        if window is not None:
+            _sleep_until(window.starts_at + WARM_PERIOD)
             began, spent = time.monotonic(), time.process_time()
-            _sleep_until(show.ends_at)
-            link.tell(Spent((time.process_time() - spent) / (time.monotonic() - began), real_time))
+            _sleep_until(window.ends_at)
+            link.tell(ServerReport((time.process_time() - spent) / (time.monotonic() - began), real_time))
         link.rest()
 
 
 def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
-    """What a site does, as far as listeners see it: tokens into the journal, and their release marks at their time."""
-    take_core(1, real_time=setting.real_time)
+    """Write a journal as a site does: tokens, and their release marks in time."""
+    pin_to_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
     with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
         link.tell(Ready())
-        show = link.expect(Show)
-        if show is None:
+        window = link.expect(RunWindow)
+        if window is None:
             return
-        token, sequence, due_at, released_at = 1, 1, show.starts_at, array("q")
-        while due_at < show.ends_at:
+        token, sequence, due_at, released_at = 1, 1, window.starts_at, array("q")
+        while due_at < window.ends_at:
             count = setting.per_token
             span = Span(SOURCE, 1, sequence, count, sequence, (next(blocks),), (count,))
             writer.append(Ordered(0, 1, token, sequence, count, due_at, (span,)), due_at)
@@ -224,12 +227,12 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
             released_at.append(now)
             writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
             token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
-        link.tell(WebReleased(released_at.tobytes()))
+        link.tell(SiteReport(released_at.tobytes()))
         link.rest()
 
 
 def _blocks(setting: WebSetting) -> Iterator[bytes]:
-    """Bodies of one token each, over and over."""
+    """Bodies of one token each, in an endless cycle."""
     trades = next(batches(Flow(rate=setting.rate, session_period=60 * SECOND), np.random.default_rng(1))).tobytes()
     size = setting.per_token * TRADE_SIZE
     bodies = [
@@ -242,54 +245,52 @@ def _blocks(setting: WebSetting) -> Iterator[bytes]:
 
 def customers_process(link: ChildLink, port: int, setting: WebSetting) -> None:
     """All customers, on the second core."""
-    take_core(1, real_time=setting.real_time)
-    check_room(setting.customers)
-    audience = BareAudience(port, setting.customers)
+    pin_to_core(1, real_time=setting.real_time)
+    check_file_limit(setting.customers)
+    customers = BareCustomers(port, setting.customers)
     tune_gc()
     link.tell(Ready())
-    show = link.expect(Show)
-    if show is not None:
+    window = link.expect(RunWindow)
+    if window is not None:
         began, spent = time.monotonic(), time.process_time()
-        audience.hear(show.ends_at + END_PERIOD)
-        link.tell(audience.heard((time.process_time() - spent) / (time.monotonic() - began)))
+        customers.receive(window.ends_at + END_PERIOD)
+        link.tell(customers.report((time.process_time() - spent) / (time.monotonic() - began)))
     link.rest()
 
 
-class BareAudience:
-    """Customers that do nothing but look at the clock and at the first number of what comes."""
+class BareCustomers:
+    """Customers that only read the clock and the first number of each frame."""
 
     def __init__(self, port: int, customers: int) -> None:
         self._selector = selectors.EpollSelector()
-        self._rest: dict[int, bytes] = {}  # of each customer, by its file: the frame that is not yet whole
+        self._rest: dict[int, bytes] = {}  # incomplete frame of each customer, by file descriptor
         self._due: dict[int, int] = {}
         self._faulty: set[int] = set()
-        self._told_delayed = False
+        self._reported_delayed = False
         self._received_at, self._first, self._count = array("q"), array("q"), array("i")
         for _ in range(customers):
-            line = socket.create_connection((HOST, port))
-            line.sendall(REQUEST)
-            rest = _after_head(line)
-            line.settimeout(0)
-            self._rest[line.fileno()] = rest
-            self._selector.register(line, selectors.EVENT_READ)
+            connection = socket.create_connection((HOST, port))
+            connection.sendall(REQUEST)
+            rest = _after_head(connection)
+            connection.settimeout(0)
+            self._rest[connection.fileno()] = rest
+            self._selector.register(connection, selectors.EVENT_READ)
 
-    def hear(self, ends_at: Instant) -> None:
-        """Read until then."""
+    def receive(self, ends_at: Instant) -> None:
         while (now := time.time_ns()) < ends_at:
             for key, _ in self._selector.select((ends_at - now) / SECOND):
                 self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
 
-    def heard(self, share: float) -> WebHeard:
-        """What came."""
+    def report(self, share: float) -> CustomersReport:
         received_at, first, count = (each.tobytes() for each in (self._received_at, self._first, self._count))
-        return WebHeard(received_at, first, count, len(self._faulty), share, self._told_delayed)
+        return CustomersReport(received_at, first, count, len(self._faulty), share, self._reported_delayed)
 
-    def _read(self, line: socket.socket) -> None:
-        data = line.recv(CHUNK)
-        now, file = time.time_ns(), line.fileno()
+    def _read(self, connection: socket.socket) -> None:
+        data = connection.recv(CHUNK)
+        now, file = time.time_ns(), connection.fileno()
         if not data:
             self._faulty.add(file)
-            self._selector.unregister(line)
+            self._selector.unregister(connection)
             return
         if self._rest[file]:
             data = self._rest[file] + data
@@ -299,9 +300,9 @@ class BareAudience:
             if data[at] & 0x0F == 2:  # binary
                 self._note(file, data, payload_at, now)
             elif data[payload_at : payload_at + 17] == b'{"kind":"delayed"':
-                self._told_delayed = True
+                self._reported_delayed = True
             elif not data[payload_at:end].startswith((b'{"kind":"subscribed"', b'{"kind":"prompt"')):
-                self._faulty.add(file)  # nothing else is to be said
+                self._faulty.add(file)  # no other message is expected
             at = end
         self._rest[file] = data[at:]
 
@@ -317,7 +318,7 @@ class BareAudience:
 
 
 def _frame(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the payload of the frame here begins and ends; None while it is not whole."""
+    """Where the payload of the frame at `at` begins and ends; None while the frame is incomplete."""
     if len(data) < at + 10:
         return None
     size, payload_at = data[at + 1], at + 2
@@ -328,19 +329,19 @@ def _frame(data: bytes, at: int) -> tuple[int, int] | None:
     return (payload_at, payload_at + size) if payload_at + size <= len(data) else None
 
 
-def _after_head(line: socket.socket) -> bytes:
-    """What comes behind the answer to the handshake."""
+def _after_head(connection: socket.socket) -> bytes:
+    """Read the response of the handshake; the bytes after it."""
     data = b""
     while b"\r\n\r\n" not in data:
-        more = line.recv(HEAD_MAX)
+        more = connection.recv(HEAD_MAX)
         if not more or len(data) > HEAD_MAX:
-            raise UserError("the server refused a customer of the bench")
+            raise UserError("the server refused a customer of the benchmark")
         data += more
     return data.partition(b"\r\n\r\n")[2]
 
 
-def take_core(number: int, *, real_time: bool) -> bool:
-    """Run on one core, where there are several; whether the kernel prefers this process there."""
+def pin_to_core(number: int, *, real_time: bool) -> bool:
+    """Run on one core; whether real-time scheduling is granted."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     return real_time and run_in_real_time()
@@ -352,12 +353,9 @@ def _sleep_until(instant: Instant) -> None:
         time.sleep(left / SECOND)
 
 
-# The yardstick of a WebSocket server: a bare program that writes the same bytes to as many sockets, in turn.
-#
-# It follows no journal, knows no subscription and waits for nobody but the kernel. What it writes in a second of its
-# core is the most that a server in this language can.
+# The baseline.
 
-LOOK_PERIOD: Final = 0.05  # seconds
+POLL_PERIOD: Final = 0.05  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,33 +366,33 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutWritten:
-    """What the bare server did."""
+class WriterReport:
+    """The result of the bare server."""
 
     frames: int
     share: float  # of its core
 
 
 def run_fanout(*, customers: int, size: int, seconds: float) -> float:
-    """Frames of one size that a bare program writes in a second of its core."""
-    check_room(customers)
-    with ChildProcesses(imports=[__name__]) as crew:
-        crew.start("writer", writer_process, customers, size)
-        port = crew.collect(Open, {"writer"}, NEWS_PERIOD)["writer"].port
-        crew.start("readers", readers_process, port, customers)
-        crew.await_ready({"writer", "readers"})
-        crew.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
-        written = crew.collect(FanoutWritten, {"writer"}, NEWS_PERIOD)["writer"]
+    """Frames of one size that a bare program writes per second of its core."""
+    check_file_limit(customers)
+    with ChildProcesses(imports=[__name__]) as children:
+        children.start("writer", writer_process, customers, size)
+        port = children.collect(Listening, {"writer"}, REPORT_PERIOD_MAX)["writer"].port
+        children.start("readers", readers_process, port, customers)
+        children.await_ready({"writer", "readers"})
+        children.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
+        written = children.collect(WriterReport, {"writer"}, REPORT_PERIOD_MAX)["writer"]
     return written.frames / max(written.share * seconds, 1e-9)
 
 
 def writer_process(link: ChildLink, customers: int, size: int) -> None:
-    """Write the same frame to all customers, over and over."""
-    take_core(0, real_time=False)
-    check_room(customers)
-    with socket.create_server((LOOPBACK, 0), backlog=customers) as door:
-        link.tell(Open(door.getsockname()[1]))
-        lines = [door.accept()[0] for _ in range(customers)]
+    """Write the same frame to all customers in turn until the end."""
+    pin_to_core(0, real_time=False)
+    check_file_limit(customers)
+    with socket.create_server((LOOPBACK, 0), backlog=customers) as listener:
+        link.tell(Listening(listener.getsockname()[1]))
+        connections = [listener.accept()[0] for _ in range(customers)]
     link.tell(Ready())
     order = link.expect(Begin)
     if order is None:
@@ -402,29 +400,29 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
     frame, frames = bytes(size), 0
     began, spent = time.monotonic(), time.process_time()
     while time.time_ns() < order.ends_at:
-        for line in lines:
-            line.sendall(frame)
-        frames += len(lines)
-    link.tell(FanoutWritten(frames, (time.process_time() - spent) / (time.monotonic() - began)))
-    for line in lines:
-        line.close()
+        for connection in connections:
+            connection.sendall(frame)
+        frames += len(connections)
+    link.tell(WriterReport(frames, (time.process_time() - spent) / (time.monotonic() - began)))
+    for connection in connections:
+        connection.close()
     link.rest()
 
 
 def readers_process(link: ChildLink, port: int, customers: int) -> None:
-    """Read whatever comes, and throw it away, until the writer has closed every line."""
-    take_core(1, real_time=False)
-    check_room(customers)
+    """Read and discard until the writer has closed every connection."""
+    pin_to_core(1, real_time=False)
+    check_file_limit(customers)
     selector = selectors.EpollSelector()
     for _ in range(customers):
         selector.register(socket.create_connection((LOOPBACK, port)), selectors.EVENT_READ)
     link.tell(Ready())
     link.expect(Begin)
     while selector.get_map():
-        for key, _ in selector.select(LOOK_PERIOD):
-            line = key.fileobj
-            assert isinstance(line, socket.socket)
-            if not line.recv(CHUNK):
-                selector.unregister(line)
-                line.close()
+        for key, _ in selector.select(POLL_PERIOD):
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            if not connection.recv(CHUNK):
+                selector.unregister(connection)
+                connection.close()
     link.rest()

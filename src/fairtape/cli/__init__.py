@@ -55,7 +55,7 @@ COMMANDS: Final = {
         "A deployment", "fairtape.cli.accounts", "accounts", "Make logins and fund their accounts."
     ),
     "floor": CommandEntry(
-        "A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, look at the books."
+        "A deployment", "fairtape.cli.floor", "floor", "Open markets, enter orders, show books and trades."
     ),
     "drill": CommandEntry("A deployment", "fairtape.cli.operate", "drill", "Inject a fault and report what happened."),
     "check": CommandEntry(
@@ -86,7 +86,10 @@ COMMANDS: Final = {
         "Grow loops to 10,000 sites and count the work of each site.",
     ),
     "bench": CommandEntry(
-        "Simulation and measurement", "fairtape.cli.bench", "bench", "Measure fairtape here, next to a yardstick."
+        "Simulation and measurement",
+        "fairtape.cli.bench",
+        "bench",
+        "Measure fairtape on this machine, beside a baseline.",
     ),
     "journal": CommandEntry(
         "Journals and tables", "fairtape.cli.journal", "journal", "Read and check a site's journal."

@@ -1,4 +1,4 @@
-"""`fairtape bench …`."""
+"""`fairtape bench …`: benchmarks, their options and the tables that they print."""
 
 import json
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 
 if TYPE_CHECKING:
-    from fairtape.bench.report import Figure, Figures
+    from fairtape.bench.results import Result, Results
 
 ROUNDS_MAX: Final = 100
 ROUNDS: Final = 3
-LONG_SECONDS: Final = 30.0  # a round above this length is the only one, unless more are asked for
+LONG_SECONDS: Final = 30.0  # longer rounds run once by default
 
 LABELS: Final = {
     "receivers": "receivers",
-    "message_bytes": "bytes of a message",
-    "seconds": "seconds of a round",
+    "message_bytes": "message size, bytes",
+    "seconds": "seconds per round",
     "rounds": "rounds",
-    "messages_per_s": "messages/s, delivered by all in one order",
+    "messages_per_s": "messages/s, delivered by all receivers in one order",
     "bare_messages_per_s": "messages/s, bare UDP with the same packets",
     "ratio": "ratio",
     "one_order": "one order",
     "bare_packets_per_s": "packets/s, bare UDP",
     "late_fraction": "share of messages released late",
-    "recovery_requests": "requests for repair",
+    "recovery_requests": "repair requests",
     "datagrams_dropped": "datagrams dropped by full buffers",
     "memory_mib": "memory of a receiver, MiB: at start, warm, at end",
-    "stolen_fraction": "share of the processors that the host took away",
+    "stolen_fraction": "share of processor time stolen by the host",
     "failures": "failures declared",
     "messages_per_s_1kb": "messages/s of 1,000 bytes",
     "messages_per_s_1_receiver": "messages/s with 1 receiver",
@@ -41,54 +41,54 @@ LABELS: Final = {
     "bare_sleep_error_p50_us": "bare programs that sleep: µs after the instant, p50",
     "bare_sleep_error_p99_us": "bare programs that sleep: µs after the instant, p99",
     "single_releases": "one at a time: releases, late ones included",
-    "single_late_releases": "one at a time: of these late",
+    "single_late_releases": "one at a time: late releases",
     "single_release_error_p50_us": "one at a time: µs after the commit instant, p50",
     "single_release_error_p99_us": "one at a time: µs after the commit instant, p99",
     "single_release_error_max_us": "one at a time: µs after the commit instant, max",
     "single_latency_p50_ms": "one at a time: ms from publish to release, p50",
     "single_latency_p99_ms": "one at a time: ms from publish to release, p99",
-    "single_stolen_fraction": "one at a time: share of the processors taken away",
+    "single_stolen_fraction": "one at a time: share of processor time stolen",
     "lossy_releases": "3 senders, 1 % loss: releases, late ones included",
-    "lossy_late_releases": "3 senders, 1 % loss: of these late",
+    "lossy_late_releases": "3 senders, 1 % loss: late releases",
     "lossy_release_error_p50_us": "3 senders, 1 % loss: µs after the commit instant, p50",
     "lossy_release_error_p99_us": "3 senders, 1 % loss: µs after the commit instant, p99",
     "lossy_latency_p50_ms": "3 senders, 1 % loss: ms from publish to release, p50",
     "lossy_latency_p99_ms": "3 senders, 1 % loss: ms from publish to release, p99",
-    "lossy_stolen_fraction": "3 senders, 1 % loss: share of the processors taken away",
+    "lossy_stolen_fraction": "3 senders, 1 % loss: share of processor time stolen",
 }
-"""What a person reads; a program gets all figures by their names."""
+"""Labels of the printed table. The JSON output has all results, by their names."""
 
 EDGE_LABELS: Final = {
-    "websocket_customers": "WebSocket customers carried, of one stripe",
-    "websocket_customers_asked": "customers asked for",
-    "websocket_messages_per_s": "messages/s to each of them",
+    "websocket_customers": "WebSocket customers served, of one stripe",
+    "websocket_customers_asked": "customers requested",
+    "websocket_messages_per_s": "messages/s to each customer",
     "websocket_p50_ms": "ms from the release to the customer, p50",
     "websocket_p99_ms": "ms from the release to the customer, p99",
     "websocket_max_ms": "ms from the release to the customer, max",
-    "websocket_faults": "customers with a gap, a double or a lost line",
-    "websocket_told_delayed": "the server said that it could not keep up",
+    "websocket_faults": "customers with a gap, a duplicate or a lost connection",
+    "websocket_told_delayed": "the server reported that it was behind",
     "websocket_real_time": "real-time scheduling (SCHED_RR)",
-    "websocket_server_core_share": "share of its core that the server used",
-    "websocket_frames_per_core_s": "frames that a second of its core writes",
-    "bare_websocket_frames_per_core_s": "frames of that size, a bare program",
-    "websocket_stolen_fraction": "share of the processors that the host took away",
-    "arrow_messages_per_s": "client, messages/s of one core as Arrow batches",
-    "bare_arrow_messages_per_s": "the same columns from memory",
-    "record_messages_per_s": "client, messages/s of one core as single records",
-    "bare_record_messages_per_s": "bare tuples from memory",
-    "itch_messages_per_s": "ITCH 5.0 to Arrow, messages/s of one core",
-    "bare_itch_messages_per_s": "a bare loop from length to length",
+    "websocket_server_core_share": "load of the server's core",
+    "websocket_frames_per_core_s": "frames/s per core of the server",
+    "bare_websocket_frames_per_core_s": "frames/s per core, a bare program with the same frames",
+    "websocket_stolen_fraction": "share of processor time stolen by the host",
+    "arrow_messages_per_s": "client, messages/s per core as Arrow batches",
+    "bare_arrow_messages_per_s": "messages/s per core, the same columns from memory",
+    "record_messages_per_s": "client, messages/s per core as single records",
+    "bare_record_messages_per_s": "messages/s per core, bare tuples from memory",
+    "itch_messages_per_s": "ITCH 5.0 to Arrow, messages/s per core",
+    "bare_itch_messages_per_s": "messages/s per core, a bare loop over the lengths",
 }
 
 FLOOR_LABELS: Final = {
     "orders_per_s": "orders/s, the continuous engine on one core",
     "floor_orders_per_s": "orders/s, the whole floor: decoded, reserved, matched, settled",
     "peer": "the fastest peer",
-    "peer_orders_per_s": "orders/s, that peer with the same orders",
+    "peer_orders_per_s": "orders/s, the fastest peer with the same orders",
     "ratio": "ratio",
-    "fix_messages_per_s": "FIX messages/s read on one core",
+    "fix_messages_per_s": "FIX messages/s per core",
     "simplefix_messages_per_s": "FIX messages/s, simplefix with the same bytes",
-    "fix_ratio": "ratio of FIX",
+    "fix_ratio": "FIX ratio",
     "fix_peer": "FIX",
     "settled_trades_per_s": "trades/s settled to SQLite, each token durable",
 }
@@ -99,17 +99,17 @@ PIPELINE_LABELS: Final = {
     "ingest_rows_per_s": "a journal into a Delta table, messages/s",
     "ingest_trades_per_s": "a journal into a Delta table as trades, messages/s",
     "bars_rows_per_s": "one-second bars, trades/s",
-    "bars_first_rows_per_s": "the same when Java has compiled nothing yet",
-    "duckdb_rows_per_s": "the same by DuckDB",
-    "polars_rows_per_s": "the same by Polars",
-    "duckdb_ratio": "Spark by DuckDB",
-    "bars_core_ratio": "two cores by one",
+    "bars_first_rows_per_s": "one-second bars, trades/s of the first round",
+    "duckdb_rows_per_s": "one-second bars by DuckDB, trades/s",
+    "polars_rows_per_s": "one-second bars by Polars, trades/s",
+    "duckdb_ratio": "bars, ratio of Spark to DuckDB",
+    "bars_core_ratio": "bars, ratio of two cores to one",
     "stream_p50_ms": "ms from the release at a site to the row in the table, p50",
     "stream_p99_ms": "ms from the release at a site to the row in the table, p99",
 }
 
 MEMORY_LABELS: Final = {
-    "journal_bytes": "bytes of the journal",
+    "journal_bytes": "journal size, bytes",
     "messages": "messages",
     "messages_per_s": "messages/s into the table",
     "driver_mib": "memory of the driver in each fifth, MiB",
@@ -118,30 +118,34 @@ MEMORY_LABELS: Final = {
     "growth": "growth from the second fifth to the last",
 }
 
-REAL_TIME_WORDS: Final = {
-    True: "granted: no ordinary program holds up a release",
-    False: "refused (it needs root or CAP_SYS_NICE): releases also wait for other programs",
+REAL_TIME_TEXT: Final = {
+    True: "granted: other programs do not delay releases",
+    False: "refused (needs root or CAP_SYS_NICE): other programs may delay releases",
 }
 
 
 @click.group()
 def bench() -> None:
-    """Measure fairtape here, next to a yardstick."""
+    """Measure fairtape on this machine, beside a baseline."""
 
 
 @bench.command()
 @click.option("--receivers", type=click.IntRange(1, 32), default=3, show_default=True, help="Sites in the ring.")
-@click.option("--size", type=click.IntRange(16, 1_348), default=64, show_default=True, help="Bytes of a message.")
+@click.option("--size", type=click.IntRange(16, 1_348), default=64, show_default=True, help="Message size in bytes.")
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 3_600), default=5.0, show_default=True, help="Measured time of a round."
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1, ROUNDS_MAX),
-    help=f"How often each is measured.  [default: {ROUNDS}, or 1 where a round takes more than {LONG_SECONDS:g} s]",
+    help=f"Number of rounds.  [default: {ROUNDS}, or 1 if a round takes more than {LONG_SECONDS:g} s]",
 )
 @click.option(
-    "--only", type=click.Choice(["all", "throughput", "latency"]), default="all", show_default=True, help="Which part."
+    "--only",
+    type=click.Choice(["all", "throughput", "latency"]),
+    default="all",
+    show_default=True,
+    help="Run this part only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
@@ -150,36 +154,37 @@ def ring(
 ) -> None:
     """Throughput, release error and latency under loss of one ring.
 
-    Separate processes on loopback multicast, sealed, with journals, datagrams of 1,400 bytes. Bare UDP is measured in
-    the same run: a Python sender and Python receivers that move the same packets one by one and do nothing else.
+    The ring is separate processes on loopback multicast, sealed, with journals and datagrams of 1,400 bytes. The
+    baseline, measured in the same run, is bare UDP: a Python sender and Python receivers that only move the same
+    packets one by one.
 
-    The main figures are medians of the rounds, with the least and the most beside them: a virtual machine is not
-    equally fast at all times, and what its host took away is printed too. Times of release are read in the application
-    that gets the messages. Late releases are in all figures, and counted.
+    The main results are medians of the rounds, printed with minimum and maximum, because the speed of a virtual machine
+    varies. The processor time that its host took is printed too. Release times are read in the application that gets
+    the messages. Late releases are counted, and included in all results.
 
-    Latency is measured under real-time scheduling (SCHED_RR) where the kernel grants it, which takes root or
-    CAP_SYS_NICE: then no ordinary program of this machine can hold up a release. Where it is refused, the figures
-    include the wait for other programs. The report says which it was; throughput is always measured without it. As many
-    bare programs that do nothing but sleep until the same instants show what the machine itself allows: no release can
-    be more exact than they are. Meanwhile a program that does nothing keeps each processor awake, as `idle=poll` does
-    on a dedicated machine: the host of a virtual one takes its time to wake a processor that sleeps.
+    Latency is measured with real-time scheduling (SCHED_RR) if the kernel grants it, which needs root or CAP_SYS_NICE:
+    then ordinary programs cannot delay a release. If it is refused, the results include the wait for other programs.
+    The report says which was the case. Throughput is always measured without it. As many bare programs that only sleep
+    until the same instants show what the machine allows: no release can be more exact. During the measurement an idle
+    loop keeps each processor awake, as `idle=poll` does on a dedicated machine, because the host of a virtual machine
+    is slow to wake a sleeping processor.
 
-    A long run shows that memory stays flat: --only throughput --seconds 300. Of its journals only the last segments are
-    kept, some 200 MB for each receiver. The exit code is 1 when the figures mean nothing, such as when the order was
-    not one or a site declared a failure.
+    A long run shows that memory stays flat: --only throughput --seconds 300. Only the last segments of its journals are
+    kept, about 200 MB for each receiver. The exit code is 1 if the results are invalid, for example if the receivers
+    delivered different orders or a site declared a failure.
     """
-    from fairtape.bench.report import ring_figures
+    from fairtape.bench.report import measure_ring
     from fairtape.deployment.process.children import ChildExited
 
     if rounds is None:
         rounds = ROUNDS if seconds <= LONG_SECONDS else 1
     try:
         with steps(quiet=as_json) as step:
-            figures = ring_figures(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
-    except ChildExited as desertion:
-        raise UserError(str(desertion)) from None
-    click.echo(json.dumps(figures) if as_json else _table(figures, LABELS))
-    _end(ctx, figures, "problems")
+            results = measure_ring(receivers=receivers, size=size, seconds=seconds, rounds=rounds, only=only, step=step)
+    except ChildExited as exited:
+        raise UserError(str(exited)) from None
+    click.echo(json.dumps(results) if as_json else _table(results, LABELS))
+    _end(ctx, results, "problems")
 
 
 @bench.command()
@@ -190,21 +195,21 @@ def ring(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) -> None:
-    """How long the others are silent when a site is killed.
+    """Time without deliveries after a site is killed.
 
-    Three sites and two reformation servers as `fairtape init` makes them, each a process. Beside each site that will
-    survive, a source publishes 1,000 messages per second; the site whose turn it is gets kill -9. It is started again
-    two seconds later.
+    Runs a deployment of `fairtape init` with three sites and two reformation servers, each a process. Beside each
+    surviving site a source publishes 1,000 messages per second. The token site is killed with SIGKILL and restarted two
+    seconds later.
 
-    The figures are the worst of all rounds. The exit code is 1 when a message was lost or never acknowledged, when the
-    order is not one, or when the killed site did not come back while it was waited for.
+    The results are the worst of all rounds. The exit code is 1 if a message was lost or never acknowledged, if the
+    sites hold different orders, or if the killed site did not rejoin in time.
     """
-    from fairtape.bench.failover import failover_figures, is_sound
+    from fairtape.bench.failover import is_sound, measure_failover
 
     with steps(quiet=as_json) as step:
-        figures = failover_figures(rounds=rounds, profile=profile, step=step)
-    click.echo(json.dumps(figures) if as_json else _failover_table(figures))
-    ctx.exit(0 if is_sound(figures) else EXIT_BROKEN)
+        results = measure_failover(rounds=rounds, profile=profile, step=step)
+    click.echo(json.dumps(results) if as_json else _failover_table(results))
+    ctx.exit(0 if is_sound(results) else EXIT_BROKEN)
 
 
 @bench.command()
@@ -223,183 +228,194 @@ def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) ->
     type=click.IntRange(1_000, 100_000_000),
     default=1_000_000,
     show_default=True,
-    help="Messages in the journal, and in the file of ITCH.",
+    help="Messages in the journal and in the ITCH file.",
 )
 @click.option(
     "--only",
     type=click.Choice(["all", "websocket", "client", "itch"]),
     default="all",
     show_default=True,
-    help="Which part.",
+    help="Run this part only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def edge(ctx: click.Context, *, customers: int, seconds: float, messages: int, only: str, as_json: bool) -> None:
-    """What one site's customers get, and how fast.
+    """Throughput and delay of one site's customers.
 
     \b
-    websocket  one server on one core feeds customers of one stripe
-               1,000 messages/s; they are bare sockets in another
-               process that reads the clock when bytes come
-    client     fairtape.connect reads a journal: as Arrow batches,
-               and record by record
-    itch       a file of ITCH 5.0 with the mix of a day becomes Arrow
+    websocket  one server on one core sends 1,000 messages/s of one
+               stripe to each customer; customers are bare sockets
+               in another process
+    client     fairtape.connect reads a journal as Arrow batches and
+               as single records
+    itch       an ITCH 5.0 file with the message mix of a day is
+               decoded to Arrow
 
-    A server keeps up when every customer had every message once, and 99 % of them within 50 ms of the release. Where
-    as many as were asked for cannot be carried in three tries, half as many are tried, and so on; the report says how
-    many there were. Real-time scheduling is asked for, and the report says whether it was granted.
+    A server keeps up if every customer gets every message once, and 99 % of them within 50 ms of the release. If it
+    does not keep up in three tries, the number of customers is halved, and so on. The report states the number served,
+    and whether real-time scheduling was granted.
 
-    Of the client and of ITCH, messages are divided by the processor time of all threads: what one core carries. These
-    figures are medians of three rounds, with the least and the most beside them. What a bare Python program does with
-    the same bytes is measured in the same run.
+    The rates of the client and of ITCH are messages per second of processor time of all threads: what one core can do.
+    They are medians of three rounds, printed with minimum and maximum. The baseline, measured in the same run, is a
+    bare Python program on the same bytes.
 
-    The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
+    The exit code is 1 if the results are invalid. A result below its goal is reported on standard error.
     """  # noqa: D301 - click means the one character \b
-    from fairtape.bench.edge import edge_figures
+    from fairtape.bench.edge import measure_edge
     from fairtape.deployment.process.children import ChildExited
 
     try:
         with steps(quiet=as_json) as step:
-            figures = edge_figures(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
-    except ChildExited as desertion:
-        raise UserError(str(desertion)) from None
-    click.echo(json.dumps(figures) if as_json else _table(figures, EDGE_LABELS))
-    _end(ctx, figures, "problems", "shortfalls")
+            results = measure_edge(customers=customers, seconds=seconds, messages=messages, only=only, step=step)
+    except ChildExited as exited:
+        raise UserError(str(exited)) from None
+    click.echo(json.dumps(results) if as_json else _table(results, EDGE_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
 
 
 @bench.command()
 @click.option(
-    "--orders", type=click.IntRange(1_000, 10_000_000), default=200_000, show_default=True, help="Of the flow."
+    "--orders",
+    type=click.IntRange(1_000, 10_000_000),
+    default=200_000,
+    show_default=True,
+    help="Orders and cancels in the flow.",
 )
-@click.option("--trades", type=click.IntRange(500, 10_000_000), default=40_000, show_default=True, help="To settle.")
-@click.option("--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="Of each engine.")
+@click.option(
+    "--trades", type=click.IntRange(500, 10_000_000), default=40_000, show_default=True, help="Trades to settle."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="Rounds of each engine."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json: bool) -> None:
-    """How fast orders are matched, FIX is read and trades are settled.
+    """Throughput of matching, FIX parsing and settlement.
 
-    The engine applies a mixed flow of orders and cancels, and pure-Python peers that are installed apply the same flow
-    in the same run: see the extra `peers`. FIX is read from one file by us and by simplefix. Trades are settled to a
-    SQLite file with full synchronisation, one transaction for each token; that time includes the wait for the disk,
-    the others are of the processor. Each figure is the best of its rounds.
+    The engine applies a mixed flow of orders and cancels. Installed pure-Python peers apply the same flow in the same
+    run: see the extra `peers`. FIX is parsed from one file by fairtape and by simplefix. Trades are settled to a SQLite
+    file with full synchronisation, one transaction per token. Settlement is measured in wall time, which includes the
+    wait for the disk, the rest in processor time. Each result is the best of its rounds; FIX results are medians.
 
-    The exit code is 1 when the figures mean nothing. A figure below its promise is said on standard error.
+    The exit code is 1 if the results are invalid. A result below its goal is reported on standard error.
     """
-    from fairtape.bench.trading import trading_figures
+    from fairtape.bench.trading import measure_trading
 
     with steps(quiet=as_json) as step:
-        figures = trading_figures(orders=orders, rounds=rounds, trades=trades, step=step)
-    click.echo(json.dumps(figures) if as_json else _table(figures, FLOOR_LABELS))
-    _end(ctx, figures, "problems", "shortfalls")
+        results = measure_trading(orders=orders, rounds=rounds, trades=trades, step=step)
+    click.echo(json.dumps(results) if as_json else _table(results, FLOOR_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
 
 
 @bench.command()
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark master.")
 @click.option(
     "--messages",
     type=click.IntRange(100_000, 500_000_000),
     default=8_000_000,
     show_default=True,
-    help="Messages of the journal.",
+    help="Messages in the journal.",
 )
 @click.option(
     "--trades",
     type=click.IntRange(100_000, 500_000_000),
     default=20_000_000,
     show_default=True,
-    help="Trades that bars are made of.",
+    help="Trades that are aggregated to bars.",
 )
-@click.option("--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="How often.")
+@click.option(
+    "--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="Number of rounds."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: bool) -> None:
-    """How fast journals become tables on Spark.
+    """Throughput of journals into tables on Spark.
 
-    A journal of 64-byte trades is read into Spark and into a Delta table; one-second bars of 5,000 symbols are made of
-    Parquet files by Spark, DuckDB and Polars in turn; a live journal is streamed into a table with the default trigger.
-    Each figure is the best of its rounds; bars have five more, of all three, because Java compiles while it runs.
-    Starting Spark is no part of any.
+    A journal of 64-byte trades is read into Spark and into a Delta table. One-second bars of 5,000 symbols are computed
+    from Parquet files by Spark, DuckDB and Polars in turn. A live journal is streamed into a table with the default
+    trigger. Each result is the best of its rounds. Bars have five more rounds, of all three engines, because Java
+    compiles while it runs. The start of Spark is not measured.
 
-    A figure below its promise is said on standard error.
+    A result below its goal is reported on standard error.
     """
     from fairtape.cli.pipeline_jobs import needed
 
     needed()
-    from fairtape.bench.pipeline import PipelineSetting, pipeline_figures, shortfalls_of
+    from fairtape.bench.pipeline import PipelineSetting, measure_pipeline, shortfalls_of
 
     setting = PipelineSetting(master=master, messages=messages, bar_trades=trades, rounds=rounds)
     with steps(quiet=as_json) as step:
-        figures = pipeline_figures(setting, step)
-    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": rounds}, PIPELINE_LABELS))
-    for sentence in shortfalls_of(figures):
+        results = measure_pipeline(setting, step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": rounds}, PIPELINE_LABELS))
+    for sentence in shortfalls_of(results):
         click.echo(f"fairtape: {sentence}", err=True)
 
 
 @bench.command()
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark master.")
 @click.option(
     "--gigabytes", type=click.FloatRange(0.05, 1_000), default=5.0, show_default=True, help="Size of the journal."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
-    """Whether memory stays flat while a journal streams.
+    """Memory use while a long journal streams into a table.
 
-    A long journal is written and streamed into a table. The most that this process, Java and Python workers held is
-    told for each fifth of the way, in MiB; the growth is that of all together, the last fifth by the second.
+    Prints the peak memory of this process, of Java and of Python workers in each fifth of the run, in MiB, and the
+    growth of their sum: the last fifth relative to the second.
     """
     from fairtape.cli.pipeline_jobs import needed
 
     needed()
-    from fairtape.bench.pipeline import stream_memory
+    from fairtape.bench.pipeline import measure_stream_memory
 
     with steps(quiet=as_json) as step:
-        figures = stream_memory(gigabytes, master, step)
-    click.echo(json.dumps(figures) if as_json else _table({**figures, "rounds": 1}, MEMORY_LABELS))
+        results = measure_stream_memory(gigabytes, master, step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": 1}, MEMORY_LABELS))
 
 
-def _end(ctx: click.Context, figures: "Figures", *said: str) -> None:
-    """Say what is wrong with the figures, and leave; with another code where they mean nothing."""
-    for name in said:
-        sentences = figures[name]
+def _end(ctx: click.Context, results: "Results", *remarks: str) -> None:
+    """Print these remarks to standard error, and exit; with 1 if the results are invalid."""
+    for name in remarks:
+        sentences = results[name]
         assert isinstance(sentences, list)
         for sentence in sentences:
             click.echo(f"fairtape: {sentence}", err=True)
-    ctx.exit(EXIT_BROKEN if figures["problems"] else 0)
+    ctx.exit(EXIT_BROKEN if results["problems"] else 0)
 
 
-def _failover_table(figures: dict[str, Any]) -> str:
+def _failover_table(results: dict[str, Any]) -> str:
     from fairtape.cli.operate import returned
 
     rows = [
-        ("longest silence at the others", f"{figures['stall_s']:.3f} s (promised: {figures['stall_s_promised']:g} s)"),
-        ("detected after", f"{figures['detect_s']:.3f} s"),
-        ("a new formation after", f"{figures['formation_s']:.3f} s"),
-        ("longest silence when it came back", f"{figures['return_stall_s']:.3f} s"),
-        ("it was a member again", returned(figures)),
-        ("messages published", f"{figures['published']:,}"),
-        ("messages lost", f"{figures['lost']:,}"),
-        ("one order at all sites", "yes" if figures["one_order"] else "no"),
-        *((f"{name}, by default", f"{seconds:g} s of silence") for name, seconds in figures["anchors_s"].items()),
+        ("longest silence at other sites", f"{results['stall_s']:.3f} s (goal: {results['stall_s_promised']:g} s)"),
+        ("failure detected after", f"{results['detect_s']:.3f} s"),
+        ("new formation after", f"{results['formation_s']:.3f} s"),
+        ("longest silence when the site rejoined", f"{results['return_stall_s']:.3f} s"),
+        ("member again", returned(results)),
+        ("messages published", f"{results['published']:,}"),
+        ("messages lost", f"{results['lost']:,}"),
+        ("one order at all sites", "yes" if results["one_order"] else "no"),
+        *((f"{name}, default settings", f"{seconds:g} s of silence") for name, seconds in results["anchors_s"].items()),
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:{width}}  {text}" for label, text in rows)
 
 
-def _table(figures: "Figures", labels: Mapping[str, str]) -> str:
-    shown = {name: label for name, label in labels.items() if name in figures}
+def _table(results: "Results", labels: Mapping[str, str]) -> str:
+    shown = {name: label for name, label in labels.items() if name in results}
     width = max(map(len, shown.values()))
-    return "\n".join(f"{label:{width}}  {_text(figures, name)}" for name, label in shown.items())
+    return "\n".join(f"{label:{width}}  {_text(results, name)}" for name, label in shown.items())
 
 
-def _text(figures: "Figures", name: str) -> str:
-    figure = figures[name]
+def _text(results: "Results", name: str) -> str:
+    result = results[name]
     if name.endswith("real_time"):
-        return REAL_TIME_WORDS[bool(figure)]
-    if isinstance(figure, list):
-        return "; ".join(map(_item, figure)) or "none"
-    least, most = figures.get(f"{name}_min"), figures.get(f"{name}_max")
-    if least is None or most is None or figures["rounds"] == 1:
-        return _plain(figure)
-    return f"{_plain(figure)} ({_plain(least)} to {_plain(most)})"
+        return REAL_TIME_TEXT[bool(result)]
+    if isinstance(result, list):
+        return "; ".join(map(_item, result)) or "none"
+    least, most = results.get(f"{name}_min"), results.get(f"{name}_max")
+    if least is None or most is None or results["rounds"] == 1:
+        return _plain(result)
+    return f"{_plain(result)} ({_plain(least)} to {_plain(most)})"
 
 
 def _item(item: str | int | dict[str, float]) -> str:
@@ -411,7 +427,7 @@ def _item(item: str | int | dict[str, float]) -> str:
     return f"{item['at_start']:g}, {item['warm']:g}, {item['at_end']:g}"
 
 
-def _plain(figure: "Figure") -> str:
-    if isinstance(figure, bool):
-        return "yes" if figure else "no"
-    return f"{figure:,}" if isinstance(figure, int | float) else str(figure)
+def _plain(result: "Result") -> str:
+    if isinstance(result, bool):
+        return "yes" if result else "no"
+    return f"{result:,}" if isinstance(result, int | float) else str(result)

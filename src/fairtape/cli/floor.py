@@ -1,4 +1,7 @@
-"""`fairtape floor`: the trading floor of a deployment. What is entered has its place in the order when it returns."""
+"""`fairtape floor`: open markets, enter orders, show and replay the trading floor of a deployment.
+
+A command that enters a request returns when the request has its sequence number and the floor has applied it.
+"""
 
 import json
 import time
@@ -42,8 +45,6 @@ if TYPE_CHECKING:
     from fairtape.exchange.outputs import Execution
     from fairtape.wire.frames import NodeId
 
-# What `fairtape floor` shows: books, trades, a floor computed anew from journals, and an arbiter at work.
-
 LIVE_PERIOD: Final = 0.2  # seconds
 SHOWN_MAX: Final = 6  # markets side by side
 HASH_SHOWN: Final = 16  # hexadecimal digits
@@ -55,7 +56,7 @@ _Place = tuple[int, int]
 
 
 def reader_of(directory: Path, settings: "FloorSettings | None" = None) -> "FloorReader":
-    """The floor of a deployment's folder, through a site that serves, or of a journal."""
+    """The floor of a deployment, read from the journal of a site that serves, or of one journal."""
     from fairtape.deployment.config.description import FILE, FloorSettings, read_deployment
     from fairtape.deployment.follow.floor_reader import FloorReader
     from fairtape.deployment.follow.site_failover import SiteFailover
@@ -114,7 +115,7 @@ def _books(floor: "Floor", symbol: str | None, depth: int) -> "Columns":
 
 
 def _book(market: "Market", depth: int) -> "Table":
-    """Offers above bids, the best ones meeting in the middle."""
+    """Offers above bids, best prices in the middle."""
     from rich.table import Table
 
     terms = market.terms
@@ -134,7 +135,7 @@ def _book(market: "Market", depth: int) -> "Table":
 
 
 def _price(price: int) -> str:
-    """Orders at any price wait only in auctions."""
+    """Market orders, which have no price, rest only in auctions."""
     try:
         return format_fixed(price)
     except ValueError:
@@ -160,7 +161,7 @@ def _book_fields(market: "Market", depth: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Blotter:
-    """All trades, in the order in which they were made; what became void is taken out again."""
+    """All trades in order, without those that became void."""
 
     trades: dict[int, "Execution"] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
@@ -212,21 +213,20 @@ def _trade_fields(trade: "Execution", *, committed: bool) -> dict[str, Any]:
     }
 
 
-# Replays.
+# Replay.
 
 
 @dataclass(slots=True)
 class _Replayed:
-    """One journal, computed anew."""
+    """The replay of one journal."""
 
     path: Path
     floor: "Floor"
     messages: int = 0
-    counts: Counter[str] = field(default_factory=Counter)  # outputs, by their names
-    digests: OrderedDict[_Place, bytes] = field(default_factory=OrderedDict)  # of all trades, at the latest tokens
+    counts: Counter[str] = field(default_factory=Counter)  # outputs, by type name
+    digests: OrderedDict[_Place, bytes] = field(default_factory=OrderedDict)  # of all trades, at the last tokens
 
     def take(self, step: "FloorStep", floor: "Floor") -> None:
-        """One step further."""
         self.floor = floor
         self.counts.update(type(output).__name__ for output in step.outputs)
         if isinstance(step.entry, Ordered):
@@ -237,17 +237,17 @@ class _Replayed:
 
     @property
     def place(self) -> _Place | None:
-        """How far it goes."""
+        """The last formation and token."""
         return next(reversed(self.digests), None)
 
     @property
     def sound(self) -> bool:
-        """Whether nobody is accused, and everything adds up."""
+        """Whether no arbiter is accused and the ledger balances."""
         return not self.counts["Evidence"] and not self.floor.ledger.imbalance()
 
 
 def replay_view(journals: tuple[Path, ...], commit_passes: int | None, *, as_json: bool) -> bool:
-    """Print what journals come to; whether they agree, nobody is accused, and everything adds up."""
+    """Replay and print journals; whether they agree, no arbiter is accused, and all ledgers balance."""
     replayed = [_replayed(path, commit_passes) for path in _expanded(journals)]
     if not replayed:
         raise UserError(f"{', '.join(map(str, journals))} holds no journal of a site on this machine")
@@ -265,7 +265,7 @@ def replay_view(journals: tuple[Path, ...], commit_passes: int | None, *, as_jso
 
 
 def _agree(replayed: list[_Replayed], place: _Place | None) -> bool:
-    """The same trades at the last place that all have; the same ledgers where that is the last place of all."""
+    """Equal trades at the last common token, and equal ledgers of the floors that end there."""
     if place is None:
         return not any(each.digests for each in replayed)
     trades = {each.digests[place] for each in replayed}
@@ -274,7 +274,7 @@ def _agree(replayed: list[_Replayed], place: _Place | None) -> bool:
 
 
 def _expanded(paths: tuple[Path, ...]) -> Iterator[Path]:
-    """A deployment's folder stands for the journals of all its sites here."""
+    """Replace the folder of a deployment by the journals of its sites on this machine."""
     from fairtape.deployment.config.description import FILE, JOURNALS
 
     for path in paths:
@@ -341,11 +341,11 @@ def _show_replayed(each: _Replayed) -> None:
         click.echo(f"  … and {len(ledger.accounts) - ACCOUNTS_SHOWN:,} more accounts; --json names the digest of all")
 
 
-# Arbiters.
+# Arbiter.
 
 
 def arbitrate(deployment: "Deployment", node: "Node", source: "NodeId", *, patient: bool = False) -> None:
-    """Report what a site's tokens trade, until SIGINT or SIGTERM. A patient one waits for the site's journal."""
+    """Run the arbiter of a site until SIGINT or SIGTERM. If `patient`, wait for the journal of the site to exist."""
     from fairtape.deployment.process.children import Interrupts
 
     journal = deployment.journal_of(node)
@@ -378,7 +378,7 @@ def _arbitrate(
         driver = Driver([source_runtime(config, machine, producer=arbiter)], clock)
         click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
         name = f"{node.name}{ARBITER}"
-        bulletin = StatusFile(RunFolder(deployment.folder), name)
+        status_file = StatusFile(RunFolder(deployment.folder), name)
 
         def status(now: Instant) -> ArbiterStatus:
             return ArbiterStatus(
@@ -393,16 +393,18 @@ def _arbitrate(
             )
 
         def ends() -> bool:
-            bulletin.keep_posted(clock.now(), status)
+            status_file.keep_posted(clock.now(), status)
             return ended()
 
         try:
             driver.run(ends)
         finally:
             driver.close()
-            bulletin.close(replace(status(clock.now()), ended=True))
+            status_file.close(replace(status(clock.now()), ended=True))
             click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
 
+
+# Commands.
 
 EXIT_REFUSED: Final = 1
 RULES: Final = ("continuous", "call", "batch", "sealed", "dutch")
@@ -411,43 +413,45 @@ LAST_MAX: Final = 10_000_000
 PERIOD_MS_MAX: Final = 86_400_000
 
 _DIRECTORY = click.argument("directory", type=click.Path(path_type=Path))
-_SOURCE = click.option("--source", metavar="NAME|NUMBER", help="Enter it as this source.  [default: the first]")
+_SOURCE = click.option(
+    "--source", metavar="NAME|NUMBER", help="Source that publishes the request.  [default: the first]"
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 
 
 @click.group()
 def floor() -> None:
-    """Open markets, enter orders, look at the books.
+    """Open markets, enter orders, show books and trades.
 
-    DIRECTORY is a deployment that runs; what is only looked at may be the journal of a site, too. Accounts are funded
-    with `fairtape accounts fund`, and many traders at once enter orders through `fairtape gateway`.
+    DIRECTORY is a running deployment. Commands that only read also accept the journal of a site. Accounts are funded
+    with `fairtape accounts fund`. For many concurrent traders use `fairtape gateway`.
     """
 
 
 @floor.command("open")
 @_DIRECTORY
 @click.argument("symbol")
-@click.option("--rule", type=click.Choice(RULES), default="continuous", show_default=True, help="How it trades.")
+@click.option("--rule", type=click.Choice(RULES), default="continuous", show_default=True, help="Trading rule.")
 @click.option(
     "--pricing",
     type=click.Choice([each.name.lower() for each in Pricing]),
     default="maker",
     show_default=True,
-    help="Whose price a continuous trade is made at.",
+    help="Whose price a continuous trade gets.",
 )
-@click.option("--tick", default="0.01", show_default=True, help="Every price is a multiple of it.")
-@click.option("--lot", default="1", show_default=True, help="Every quantity is a multiple of it.")
+@click.option("--tick", default="0.01", show_default=True, help="Prices are multiples of the tick.")
+@click.option("--lot", default="1", show_default=True, help="Quantities are multiples of the lot.")
 @click.option("--price-min", default="0", help="The lowest price.  [default: one tick]")
 @click.option("--price-max", default="0", help="The highest price.  [default: none]")
-@click.option("--period-ms", type=int, help="Of a batch auction, or of one step of a Dutch clock.")
-@click.option("--start", help="Where a Dutch clock begins.")
-@click.option("--decrement", help="By how much a Dutch clock falls.")
+@click.option("--period-ms", type=int, help="Period of a batch auction, or of one step of a Dutch clock.")
+@click.option("--start", help="Start price of a Dutch clock.")
+@click.option("--decrement", help="Price decrement of each step of a Dutch clock.")
 @_SOURCE
 @click.pass_context
 def open_market(
     ctx: click.Context, /, *, directory: Path, symbol: str, source: str | None, **terms: str | None
 ) -> None:
-    """Open a market, or let an open one go on under another rule."""
+    """Open a market, or change the rule of an open one."""
     from fairtape.exchange.orders import OpenMarket
 
     wanted = {name: _fixed(f"--{name.replace('_', '-')}", terms[name] or "0") for name in ("tick", "lot")}
@@ -476,23 +480,23 @@ def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, sou
     print_answer(ctx, answer, f"{name}: {action}")
 
 
-@floor.command(context_settings={"ignore_unknown_options": True})  # a quantity below zero is no option
+@floor.command(context_settings={"ignore_unknown_options": True})  # a negative quantity is not an option
 @_DIRECTORY
 @click.argument("account")
 @click.argument("side", type=click.Choice([each.name.lower() for each in Side]))
 @click.argument("quantity")
 @click.argument("symbol")
 @click.option("--price", help="The limit.  [default: a market order]")
-@click.option("--stop", help="Becomes an order when a trade reaches this price.")
+@click.option("--stop", help="Trigger price: the order becomes active when a trade reaches it.")
 @click.option(
     "--wait",
     type=click.Choice([each.name.lower() for each in TimeInForce]),
     default="day",
     show_default=True,
-    help="How long it waits.",
+    help="Time in force.",
 )
-@click.option("--post-only", is_flag=True, help="Rest or be refused.")
-@click.option("--id", "client_id", help="The account's own name of the order.  [default: the time]")
+@click.option("--post-only", is_flag=True, help="Refuse the order instead of trading at once.")
+@click.option("--id", "client_id", help="Client order ID.  [default: the time]")
 @_SOURCE
 @click.pass_context
 def order(
@@ -510,7 +514,7 @@ def order(
     client_id: str | None,
     source: str | None,
 ) -> None:
-    """Enter an order. The exit code is 1 where the floor refuses it."""
+    """Enter an order. The exit code is 1 if the floor refuses it."""
     from fairtape.deployment.publish.floor_request import fills_of
     from fairtape.exchange.orders import NewOrder, OrderType
 
@@ -560,7 +564,7 @@ def order(
 @_SOURCE
 @click.pass_context
 def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, source: str | None) -> None:
-    """Take what is left of an order out of its market."""
+    """Cancel the open quantity of an order."""
     from fairtape.exchange.orders import Cancel
 
     answer, _ = entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
@@ -570,11 +574,11 @@ def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, 
 @floor.command()
 @_DIRECTORY
 @click.argument("symbol", required=False)
-@click.option("--depth", default=10, show_default=True, help="Prices on each side.")
-@click.option("--live", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--depth", default=10, show_default=True, help="Price levels on each side.")
+@click.option("--live", is_flag=True, help="Refresh until Ctrl-C.")
 @_JSON
 def book(*, directory: Path, symbol: str | None, depth: int, live: bool, as_json: bool) -> None:
-    """Show the book of a market, or of all."""
+    """Show the order book of one market or of all."""
     check_within("--depth", depth, 1, DEPTH_MAX)
     if live and as_json:
         raise UserError("--live and --json are given; give one of them")
@@ -583,8 +587,8 @@ def book(*, directory: Path, symbol: str | None, depth: int, live: bool, as_json
 
 @floor.command()
 @_DIRECTORY
-@click.option("--symbol", help="Of this market alone.")
-@click.option("--last", type=int, help="The last so many.  [default: all]")
+@click.option("--symbol", help="Trades of this market only.")
+@click.option("--last", type=int, help="The last N trades.  [default: all]", metavar="N")
 @_JSON
 def trades(*, directory: Path, symbol: str | None, last: int | None, as_json: bool) -> None:
     """Print the trades of a floor, and whether they have committed."""
@@ -594,15 +598,14 @@ def trades(*, directory: Path, symbol: str | None, last: int | None, as_json: bo
 
 @floor.command()
 @click.argument("journals", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--commit-passes", type=int, help="As the floor had it.  [default: the deployment's, or 3]")
+@click.option("--commit-passes", type=int, help="Commit passes of the floor.  [default: the deployment's, or 3]")
 @_JSON
 @click.pass_context
 def replay(ctx: click.Context, *, journals: tuple[Path, ...], commit_passes: int | None, as_json: bool) -> None:
-    """Compute a floor anew from journals.
+    """Replay a floor from journals.
 
-    Trades, the ledger, and the digests of both: equal journals give equal digests. The exit code is 1 where several
-    journals are named and their floors differ at the last token that all of them have, where an arbiter is accused, or
-    where cash or shares do not add up.
+    Prints trades, the ledger and their digests: equal journals give equal digests. The exit code is 1 if the floors of
+    several journals differ at their last common token, if an arbiter is accused, or if the ledger does not balance.
     """
     from fairtape.deployment.config.description import COMMIT_PASSES_MAX
 
@@ -613,12 +616,12 @@ def replay(ctx: click.Context, *, journals: tuple[Path, ...], commit_passes: int
 @floor.command()
 @_DIRECTORY
 @click.argument("site")
-@click.option("--parent", type=int, hidden=True, help="End together with this process.")
+@click.option("--parent", type=int, hidden=True, help="Exit together with this process.")
 def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
-    """Report what a site's tokens trade, until Ctrl-C.
+    """Run the arbiter of a site until Ctrl-C.
 
-    The file of the deployment names the source of each arbiter, as in `[floor.arbiters]` with a line `s1 = "XNYS"`.
-    `fairtape up` runs all that are named there.
+    It reports the trades of the site's tokens. The deployment file names the source of each arbiter, for example
+    `s1 = "XNYS"` in `[floor.arbiters]`. `fairtape up` runs all of these.
     """
     from fairtape.deployment.config.description import NodeKind, read_deployment
     from fairtape.deployment.process.node import exit_with
@@ -634,30 +637,30 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
 
 
 def entered(directory: Path, source: str | None, making: "MakeRequest") -> tuple["FloorAnswer", "Floor"]:
-    """Enter a request: the answer to it, and the floor as it was at that place."""
+    """Enter a request. Returns the answer, and the floor at that place in the order."""
     from fairtape.deployment.publish.floor_request import enter
     from fairtape.deployment.publish.source_thread import source_named
     from fairtape.deployment.publish.target import publish_target
     from fairtape.exchange.orders import BadOrder
 
-    door = publish_target(directory)
-    if not door.is_open():
-        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {door.command}")
-    me = next(iter(door.names)) if source is None else source_named(door, source)
+    target = publish_target(directory)
+    if not target.is_open():
+        raise UserError(f"the deployment in {str(directory)!r} is not running; start it with: {target.command}")
+    me = next(iter(target.names)) if source is None else source_named(target, source)
     with closing(reader_of(directory)) as reader:
         try:
-            return enter(door, me, making, reader), reader.floor
+            return enter(target, me, making, reader), reader.floor
         except BadOrder as bad:
             raise UserError(str(bad)) from None
 
 
-def print_answer(ctx: click.Context, answer: "FloorAnswer", words: str) -> None:
-    """Print what became of a request; one that was refused ends the command."""
+def print_answer(ctx: click.Context, answer: "FloorAnswer", text: str) -> None:
+    """Print the answer to a request. A refusal ends the command."""
     if answer.refusal is not None:
         click.echo(f"refused at token {answer.token}: {answer.refusal}", err=True)
         ctx.exit(EXIT_REFUSED)
     place = f", sequence {answer.number}" if answer.number else ""
-    click.echo(f"{words} (token {answer.token}{place})")
+    click.echo(f"{text} (token {answer.token}{place})")
 
 
 def _rule(terms: dict[str, str | None]) -> Rule:

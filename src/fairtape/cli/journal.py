@@ -1,7 +1,7 @@
-"""`fairtape journal`: look into a site's journal, print it, and prove it.
+"""`fairtape journal`: list, print, export and verify the journal of a site.
 
-Exit code 1 means that a journal is damaged or that journals differ; 2 means that the question was wrong; 3 means that
-journals agree in what they share, and that one of them holds less than another.
+Exit code 1: a journal is damaged, or journals differ. 2: wrong usage. 3: journals agree where they overlap, and one of
+them is shorter than another.
 """
 
 import json
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
     Numbers: TypeAlias = npt.NDArray[np.uint64]
 
-# `fairtape journal export`: the trades of a journal as a file that others read.
+# Export.
 
 SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
 DAY: Final = 86_400 * SECOND
 
 
 def export_trades(directory: Path, file: Path) -> str:
-    """Write the file; what came of it, in words."""
+    """Write the file, and return a summary as text."""
     from fairtape.journal import JournalReader
 
     if file.suffix.lower() not in SUFFIXES:
         raise UserError(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
     if file.exists():
-        raise UserError(f"FILE is {str(file)!r}, which exists; name another one")
+        raise UserError(f"FILE is {str(file)!r}, which exists; choose another name")
     numbers, trades, others = _read(JournalReader.open(directory))
     partial = file.with_name(f".{file.name}.partial")
     try:
@@ -53,10 +53,10 @@ def export_trades(directory: Path, file: Path) -> str:
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
     except FormatError as refused:
-        raise UserError(f"{file} cannot hold these trades: {refused}; choose .parquet or .itch") from None
+        raise UserError(f"{file} cannot represent these trades: {refused}; choose .parquet or .itch") from None
     finally:
         partial.unlink(missing_ok=True)
-    left = f"; {others:,} other messages have no place in it" if others else ""
+    left = f"; {others:,} messages that are not trades were left out" if others else ""
     return f"{len(trades):,} trades in {file}{left}"
 
 
@@ -68,17 +68,17 @@ def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
     from fairtape.tape.batches import TradeBatch
     from fairtape.tape.records import Placed
 
-    lots, others = [], 0
+    parts, others = [], 0
     try:
         for delivery in _deliveries(journal):
             if isinstance(delivery, TradeBatch):
-                lots.append(delivery)
+                parts.append(delivery)
             else:
                 others += isinstance(delivery, Placed)
     except Damaged as damage:
         raise UserError(f"the journal cannot be read: {damage}; see `fairtape journal verify`") from None
-    trades: Trades = np.concatenate([lot.trades for lot in lots]) if lots else blank_trades(0)
-    numbers = np.concatenate([lot.places["sequence"] for lot in lots]) if lots else np.zeros(0, np.uint64)
+    trades: Trades = np.concatenate([part.trades for part in parts]) if parts else blank_trades(0)
+    numbers = np.concatenate([part.places["sequence"] for part in parts]) if parts else np.zeros(0, np.uint64)
     return numbers.astype(np.uint64), trades, others
 
 
@@ -112,7 +112,7 @@ def _write(path: Path, suffix: str, numbers: "Numbers", trades: "Trades") -> Non
 
 
 def _plain(table: Any) -> Any:
-    """Without dictionaries, which CSV does not have."""
+    """Decode dictionary columns, which CSV does not support."""
     import pyarrow as pa
 
     columns = [each.cast(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in table.columns]
@@ -120,7 +120,7 @@ def _plain(table: Any) -> Any:
 
 
 def _itch(numbers: "Numbers", trades: "Trades") -> bytes:
-    """One session: its day is that of the first trade."""
+    """One session, on the day of the first trade."""
     import numpy as np
 
     from fairtape.formats.framing import frame
@@ -136,9 +136,11 @@ def _itch(numbers: "Numbers", trades: "Trades") -> bytes:
     return frame([*writer.opening(first_at), *writer.trades(numbers, trades), closing])
 
 
+# Commands.
+
 EXIT_DAMAGED: Final = 1
 EXIT_SHORTER: Final = 3
-PROGRESS_SIZE_MIN: Final = 64 << 20  # bytes: less is done before anybody looks
+PROGRESS_SIZE_MIN: Final = 64 << 20  # bytes: a smaller journal takes no noticeable time
 PAYLOAD_SHOWN_MAX: Final = 96  # bytes of a payload that a line shows
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -155,7 +157,7 @@ def journal() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per segment.")
 def ls(directory: Path, as_json: bool) -> None:
     """List the segments of the journal in DIRECTORY."""
-    with _damage_told():
+    with _damage_reported():
         summaries = list(_existing(directory).summaries())
         if as_json:
             for summary in summaries:
@@ -167,11 +169,11 @@ def ls(directory: Path, as_json: bool) -> None:
 @journal.command()
 @click.argument("directory", type=Directory)
 @click.option("--from-seq", type=int, default=1, show_default=True, help="First sequence number.")
-@click.option("--to-seq", type=int, help="Last sequence number.  [default: the last there is]")
-@click.option("--since", metavar="TIME", help="From this acknowledgment time on: ISO 8601 (UTC unless it says) or ns.")
-@click.option("--limit", type=int, help="At most so many messages.")
+@click.option("--to-seq", type=int, help="Last sequence number.  [default: the last in the journal]")
+@click.option("--since", metavar="TIME", help="Start at this acknowledgment time: ISO 8601 (default UTC) or ns.")
+@click.option("--limit", type=int, help="Stop after N messages.", metavar="N")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per message.")
-@click.option("--ordered", is_flag=True, help="Also what this site holds in order and has not released.")
+@click.option("--ordered", is_flag=True, help="Also print ordered messages that this site has not released.")
 def cat(
     directory: Path,
     from_seq: int,
@@ -183,8 +185,8 @@ def cat(
 ) -> None:
     """Print the messages of the journal in DIRECTORY, one per line.
 
-    A change of formation has a line of its own. Where it says BREAK, more sites were silent than the formation could
-    lose: numbers from there on may have been used otherwise by sites that are lost.
+    A change of formation has its own line. BREAK means that more sites failed than the formation tolerates: from there
+    on, lost sites may have assigned the same sequence numbers to other messages.
     """
     from fairtape.journal import JournalMessage
 
@@ -192,32 +194,32 @@ def cat(
     check_within("--to-seq", to_seq, 1, NUMBER_MAX)
     check_within("--limit", limit, 0, NUMBER_MAX)
     since_at = None if since is None else parse_instant(since)
-    with _damage_told():
+    with _damage_reported():
         last = NUMBER_MAX if to_seq is None else to_seq
         records = _existing(directory).messages_and_formations(
             from_sequence=from_seq, to_sequence=last, since=since_at, ordered=ordered
         )
-        for told in _limited(records, limit):
+        for record in _limited(records, limit):
             if as_json:
-                _echo_json(_message_fields(told) if isinstance(told, JournalMessage) else _change_fields(told))
+                _echo_json(_message_fields(record) if isinstance(record, JournalMessage) else _change_fields(record))
             else:
-                click.echo(_message_line(told) if isinstance(told, JournalMessage) else _change_line(told))
+                click.echo(_message_line(record) if isinstance(record, JournalMessage) else _change_line(record))
 
 
 def _limited(
     records: Iterator["JournalMessage | FormationChange"], limit: int | None
 ) -> Iterator["JournalMessage | FormationChange"]:
-    """The story up to so many messages; what else it tells on the way does not count."""
+    """Stop after `limit` messages. Changes of formation do not count."""
     from fairtape.journal import JournalMessage
 
     left = limit
     while left is None or left > 0:
-        told = next(records, None)
-        if told is None:
+        record = next(records, None)
+        if record is None:
             return
         if left is not None:
-            left -= isinstance(told, JournalMessage)
-        yield told
+            left -= isinstance(record, JournalMessage)
+        yield record
 
 
 @journal.command()
@@ -226,26 +228,26 @@ def _limited(
 def export(directory: Path, file: Path) -> None:
     """Write the trades of the journal in DIRECTORY to FILE.
 
-    The end of its name says the format: .parquet, .csv, .dbn or .itch (ITCH 5.0, a length before each message). Every
-    field and nanosecond is kept; a format that has no room for a trade refuses it, except ITCH, where it goes out in
-    the wide message of fairtape's own. Trades stand as they were published: cancels and corrections are not applied.
+    The suffix selects the format: .parquet, .csv, .dbn or .itch (ITCH 5.0, each message with a length prefix). Every
+    field is kept, times in nanoseconds. A trade that a format cannot represent is refused, except in ITCH, which gets a
+    wide trade message defined by fairtape. Trades are written as published: cancels and corrections are not applied.
     """
     click.echo(export_trades(directory, file))
 
 
-@journal.command("verify", short_help="Prove journals, and that they hold the same order.")
+@journal.command("verify", short_help="Verify journals, and that they hold the same order.")
 @click.argument("directories", type=Directory, nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object with everything found.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
-    """Prove the journals in DIRECTORIES, and that they hold the same order.
+    """Verify the journals in DIRECTORIES, and that they hold the same order.
 
-    Of every journal: each digest, that sequence numbers and release marks leave no gap, that nothing was released
-    before its commit instant, and that what came late is marked late. Of several: that they are equal, byte for byte,
-    from the latest beginning to the earliest end.
+    Checks of every journal: all digests, no gaps in sequence numbers and release marks, no release before its commit
+    instant, late releases marked late. Checks of several journals: equal bytes from the latest beginning to the
+    earliest end.
 
-    Exit code 0: sound, and (of several) the same order from the same beginning to the same end. 1: damaged, or
-    different. 3: the same as far as they go, but one is SHORTER: it begins later or ends earlier than another, as the
-    journal of a site does that joined later, that is behind, or that failed.
+    Exit code 0: sound, and several journals hold the same order from the same beginning to the same end. 1: damaged or
+    different. 3: equal where they overlap, but one is SHORTER: it begins later or ends earlier than another, like the
+    journal of a site that joined later, is behind, or failed.
     """
     from fairtape.journal import compare, verify
 
@@ -258,7 +260,7 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         _echo_json({"journals": list(map(_report_fields, reports)), "comparison": _comparison_fields(comparison)})
     else:
-        _tell(reports, comparison, compared=compared)
+        _print_reports(reports, comparison, compared=compared)
     if not sound or (comparison and not comparison.same):
         click.get_current_context().exit(EXIT_DAMAGED)
     if comparison and not comparison.level:
@@ -266,7 +268,7 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
 
 
 def parse_instant(text: str) -> Instant:
-    """Nanoseconds, or an ISO time; without a zone it is UTC."""
+    """Nanoseconds since 1970, or an ISO 8601 time, by default in UTC."""
     if text.isascii() and text.isdigit():
         return int(text)
     whole, finer = _beyond_microseconds(text)
@@ -281,7 +283,7 @@ def parse_instant(text: str) -> Instant:
 
 
 def _beyond_microseconds(text: str) -> tuple[str, int]:
-    """The text as far as `datetime` can read it, and the nanoseconds that it cannot."""
+    """The text without digits that `datetime` cannot parse, and the nanoseconds of these digits."""
     found = re.search(r"([.,]\d{6})(\d{1,3})(?!\d)", text)
     if found is None:
         return text, 0
@@ -289,7 +291,7 @@ def _beyond_microseconds(text: str) -> tuple[str, int]:
 
 
 def format_instant(instant: Instant) -> str:
-    """ISO 8601 with all nine digits, which `datetime` does not have."""
+    """ISO 8601 with nanoseconds, which `datetime` does not support."""
     seconds, nanoseconds = divmod(instant, SECOND)
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
@@ -303,13 +305,13 @@ def _existing(directory: Path) -> "JournalReader":
 
     found = JournalReader.open(directory)
     if not found.paths():
-        raise UserError(f"directory {str(directory)!r} holds no journal; name the directory that a site writes")
+        raise UserError(f"directory {str(directory)!r} holds no journal; give the journal directory of a site")
     return found
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
-    """Damage is not the user's mistake: it gets its own exit code."""
+def _damage_reported() -> Iterator[None]:
+    """Damage is not a usage error: it has its own exit code."""
     from fairtape.journal import Damaged
 
     try:
@@ -321,7 +323,7 @@ def _damage_told() -> Iterator[None]:
 
 @contextmanager
 def _progress(size: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on a terminal, when there is enough to wait for."""
+    """A progress bar on a terminal, for large journals."""
     if size < PROGRESS_SIZE_MIN or not sys.stderr.isatty():
         yield None
         return
@@ -421,19 +423,19 @@ def _message_fields(message: "JournalMessage") -> dict[str, Any]:
     }
     if trade := _trade_fields(message.payload):
         fields["trade"] = trade
-    elif words := _notice_words(message.payload):
-        fields["notice"] = words
+    elif text := _notice_text(message.payload):
+        fields["notice"] = text
     return fields
 
 
 def _shown(payload: bytes) -> str:
-    """A trade or a notice in words, text as text, anything else in hex."""
+    """A trade or a notice as text, printable ASCII in quotes, other bytes in hex."""
     if trade := _trade_fields(payload):
         side = f" {trade['side']}" if trade["side"] else ""
         venue = f"@{trade['venue']}" if trade["venue"] else ""
         return f"{trade['symbol']}{venue} {trade['quantity']} at {trade['price']}{side}"
-    if words := _notice_words(payload):
-        return words
+    if text := _notice_text(payload):
+        return text
     head, more = payload[:PAYLOAD_SHOWN_MAX], "…" if len(payload) > PAYLOAD_SHOWN_MAX else ""
     if head.isascii() and head.decode("ascii").isprintable():
         return f'"{head.decode("ascii")}{more}"'
@@ -441,8 +443,8 @@ def _shown(payload: bytes) -> str:
 
 
 def _trade_fields(payload: bytes) -> dict[str, Any] | None:
-    """What a trade says; None for any other message."""
-    # NumPy comes with trades and takes a moment, which `ls` and `verify` need not wait for.
+    """The fields of a trade; None for any other message."""
+    # Imports NumPy, which `ls` and `verify` do not need.
     from fairtape.market.prices import format_fixed
     from fairtape.market.trades import BadTrade, TradeFlag, decode
 
@@ -461,8 +463,8 @@ def _trade_fields(payload: bytes) -> dict[str, Any] | None:
     }
 
 
-def _notice_words(payload: bytes) -> str | None:
-    """What a venue says beside its trades; None for any other message."""
+def _notice_text(payload: bytes) -> str | None:
+    """The text of a venue's notice; None for any other message."""
     from fairtape.market.notices import in_words, notice_in
 
     notice = notice_in(payload)
@@ -533,17 +535,17 @@ def _comparison_fields(comparison: "Comparison | None") -> dict[str, Any] | None
     }
 
 
-def _tell(reports: list["AuditReport"], comparison: "Comparison | None", *, compared: bool) -> None:
+def _print_reports(reports: list["AuditReport"], comparison: "Comparison | None", *, compared: bool) -> None:
     for report in reports:
-        _tell_report(report)
+        _print_report(report)
     if comparison is not None:
         for line in _comparison_lines(comparison):
             click.echo(line)
     elif compared:
-        click.echo("not compared: a damaged journal proves nothing about another")
+        click.echo("not compared: a journal is damaged")
 
 
-def _tell_report(report: "AuditReport") -> None:
+def _print_report(report: "AuditReport") -> None:
     state = "sound" if report.sound else "DAMAGED"
     click.echo(
         f"{report.directory}: {state}, site {report.site}, sequence {report.first_sequence}…{report.last_sequence} "
@@ -553,10 +555,10 @@ def _tell_report(report: "AuditReport") -> None:
     for each in report.breaks:
         click.echo(
             f"  BREAK: formation {each.formation} begins with token {each.token}, sequence {each.sequence}; "
-            "numbers from there on may have been used otherwise by sites that are lost"
+            "from there on, lost sites may have assigned the same numbers to other messages"
         )
     if report.unfinished:
-        click.echo(f"  the last {report.unfinished} bytes are an unfinished entry, which the next writer cuts off")
+        click.echo(f"  the last {report.unfinished} bytes are an unfinished entry, which the next writer truncates")
     for problem in report.problems:
         click.echo(f"  {_place(problem)}: {problem.reason}")
     for remark in report.remarks:
@@ -576,7 +578,7 @@ def _comparison_lines(comparison: "Comparison") -> Iterator[str]:
         common = f"sequence {comparison.first_sequence}…{comparison.last_sequence}"
         yield f"the same order everywhere: {comparison.messages} messages, {common}"
     else:
-        yield "nothing to compare: there is no sequence number that all of them hold"
+        yield "nothing to compare: no sequence number is in all journals"
     for extent in comparison.extents:
         if not extent.complete:
             yield f"SHORTER: {extent.directory} {' and '.join(_lacks(extent))}"

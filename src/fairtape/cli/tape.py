@@ -1,7 +1,7 @@
-"""The tape: released trades and changes of formation as lines, read from the journals of sites.
+"""Prints the tape: released trades, notices and changes of formation as lines, read from the journals of sites.
 
-The journals are the queue between the sites and the reader of the lines. A slow reader never holds up a site, and
-nothing is skipped for it: what it has not taken yet waits in the journal, for as long as it takes.
+A line is text in columns, or one JSON object. The journals are the queue between the sites and the reader of the lines:
+a slow reader never delays a site, and no line is skipped.
 """
 
 import json
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from fairtape.cli.output_thread import OutputThread
     from fairtape.core.effects import FormationChange, Release
 
-# The lines of the tape: a trade or a change of formation, for a person or as one JSON object.
-
 
 class TradeRecord(NamedTuple):
-    """A trade as its record has it."""
+    """The fields of a trade's record."""
 
     kind: int
     version: int
@@ -43,14 +41,12 @@ class TradeRecord(NamedTuple):
 
 
 class TextLines:
-    """Columns for a person."""
+    """Lines of text in columns."""
 
     def __init__(self, names: Mapping[NodeId, str]) -> None:
-        """`names` are those of sources and sites; whoever has none is a number."""
-        self._names = names
+        self._names = names  # of sources and sites; others are printed as numbers
 
     def trade(self, sequence: int, committed_at: str, release: "Release", source: NodeId, trade: TradeRecord) -> str:
-        """A trade in its place in the order, and when it was due."""
         mark = "  late" if release.late else ""
         name, venue, symbol = _name(source, self._names), trade.venue.decode(), trade.symbol.decode()
         return (
@@ -59,29 +55,26 @@ class TextLines:
         )
 
     def notice(self, sequence: int, committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
-        """What a venue says beside its trades."""
         mark = "  late" if release.late else ""
         return f"{sequence:>9}  {committed_at}  {_name(source, self._names):<5} {in_words(notice)}{mark}\n"
 
     def change(self, change: "FormationChange") -> str:
-        """A change of formation, where it stands in the order."""
         members = " ".join(_members(change, self._names))
-        told = f"formation {change.formation}{members and f' of {members}'}, from number {change.sequence} on"
+        text = f"formation {change.formation}{members and f' of {members}'}, from number {change.sequence} on"
         if change.broken:
-            told = f"BREAK  {told}; sites that are lost may have used these numbers otherwise"
+            text = f"BREAK  {text}; lost sites may have assigned these numbers to other messages"
         else:
-            told = f"{'FORMATION' if change.formation == 1 else 'REFORMATION'}  {told}"
-        return f"{'-':>9}  {format_instant(change.installed_at)}  {told}\n"
+            text = f"{'FORMATION' if change.formation == 1 else 'REFORMATION'}  {text}"
+        return f"{'-':>9}  {format_instant(change.installed_at)}  {text}\n"
 
 
 class JsonLines:
-    """One object per line, for a program."""
+    """One JSON object per line."""
 
     def __init__(self, names: Mapping[NodeId, str]) -> None:
         self._names = names
 
     def trade(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, trade: TradeRecord) -> str:
-        """A trade in its place in the order."""
         return _packed(
             {
                 **self._place("trade", sequence, release, source),
@@ -95,7 +88,6 @@ class JsonLines:
         )
 
     def notice(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
-        """What a venue says beside its trades."""
         return _packed(
             {
                 **self._place("notice", sequence, release, source),
@@ -105,7 +97,7 @@ class JsonLines:
         )
 
     def change(self, change: "FormationChange") -> str:
-        """A change of formation, with the fields that `fairtape journal cat` gives it."""
+        """The fields are those of `fairtape journal cat`."""
         return _packed(
             {
                 "kind": "formation",
@@ -119,7 +111,6 @@ class JsonLines:
         )
 
     def _place(self, kind: str, sequence: int, release: "Release", source: NodeId) -> dict[str, object]:
-        """What every message has."""
         return {
             "kind": kind,
             "sequence": sequence,
@@ -138,38 +129,38 @@ def _name(node: NodeId, names: Mapping[NodeId, str]) -> str:
 
 
 def _members(change: "FormationChange", names: Mapping[NodeId, str]) -> list[str]:
-    """Who is in it; nobody is named where the layout is of a version that this program does not read."""
+    """The members; none if the layout has a version that this program cannot read."""
     try:
         return [_name(member, names) for member in decode_formation(change.layout).members]
     except Malformed:
         return []
 
 
-STEP_MAX: Final = 0.05  # seconds of printing before the caller looks at something else
-LOOK_PERIOD: Final = 0.01  # seconds between two looks at a reader who is behind
-STANDSTILL_MAX: Final = 1.0  # seconds for which a reader may take nothing when there is nothing else to wait for
+STEP_MAX: Final = 0.05  # seconds of printing in one call of `advance`
+POLL_PERIOD: Final = 0.01  # seconds between two polls of a reader that is behind
+STANDSTILL_MAX: Final = 1.0  # seconds without progress after which `finish` and `flush` give up
 
 
 class Progress(Enum):
-    """How far the printing has come."""
+    """The state of the printing."""
 
     CAUGHT_UP = "nothing more is released"
-    BUSY = "there is more, and the reader takes it"
-    HELD_UP = "there is more, and the reader takes nothing"
+    BUSY = "there is more, and the reader reads it"
+    HELD_UP = "there is more, and the reader does not read"
 
 
 @dataclass(slots=True)
 class Count:
-    """What the lines of some tokens are about."""
+    """What some lines contain."""
 
     through: int = 0  # the last sequence number
     trades: int = 0
     late: int = 0
-    others: int = 0  # messages that are no trades
+    others: int = 0  # messages that are not trades
     breaks: int = 0
 
     def add(self, more: "Count") -> None:
-        """These lines as well, which follow the others."""
+        """Add the count of lines that follow."""
         self.through = more.through
         self.trades += more.trades
         self.late += more.late
@@ -178,53 +169,52 @@ class Count:
 
 
 class TapePrinter:
-    """Prints what one site has released, and can go on with another: the order is the same at all of them."""
+    """Prints the releases of one site. It can continue with another site, because all have the same order."""
 
-    def __init__(self, following: JournalFollower, outlet: "OutputThread", lines: TextLines | JsonLines) -> None:
-        self._following = following
-        self._outlet = outlet
+    def __init__(self, follower: JournalFollower, output: "OutputThread", lines: TextLines | JsonLines) -> None:
+        self._follower = follower
+        self._output = output
         self._lines = lines
-        self._waiting: tuple[bytes, Count] | None = None  # a chunk that the outlet had no room for
-        self._offered: deque[Count] = deque()  # chunks that are not known to be out
-        self._settled = 0  # chunks that are
-        self.printed = Count(through=following.next_sequence - 1)
+        self._waiting: tuple[bytes, Count] | None = None  # a chunk that did not fit into the output queue
+        self._offered: deque[Count] = deque()  # counts of chunks that may not be written yet
+        self._settled = 0  # written chunks, whose counts are in `printed`
+        self.printed = Count(through=follower.next_sequence - 1)
 
     @property
     def site(self) -> NodeId:
-        """The one whose releases are printed."""
-        return self._following.site
+        return self._follower.site
 
     def advance(self) -> Progress:
-        """Print what has been released since the last call, for a moment at most and as far as the reader takes it."""
+        """Print releases since the last call, for at most `STEP_MAX` and as far as the reader reads."""
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
             return Progress.HELD_UP
-        for entry in self._following.new_entries():
-            if not self._offer(*self._told(entry)):
+        for entry in self._follower.new_entries():
+            if not self._offer(*self._lines_of(entry)):
                 return Progress.HELD_UP
             if time.monotonic() > ends_at:
                 return Progress.BUSY
         return Progress.CAUGHT_UP
 
     def finish(self, given_up: Callable[[], bool], sites: Sequence[NodeId]) -> bool:
-        """Print the rest, of this site and then of these, one of which may have released more; whether all was taken.
+        """Print the rest, of this site and then of these, one of which may have released more; whether all was read.
 
-        A reader that takes nothing for a while is not waited for, nor any reader when the user gives up on it.
+        Gives up on a reader that reads nothing for `STANDSTILL_MAX`, or when `given_up` says so.
         """
         taken, furthest = True, self.site
         for site in dict.fromkeys((furthest, *sites)):
-            before = self._following.next_sequence
-            self._following.follow(site)
+            before = self._follower.next_sequence
+            self._follower.follow(site)
             taken = self._deliver(given_up, self.advance)
-            if self._following.next_sequence > before:
+            if self._follower.next_sequence > before:
                 furthest = site
             if not taken:
                 break
-        self._following.follow(furthest)
+        self._follower.follow(furthest)
         return taken
 
     def flush(self, given_up: Callable[[], bool]) -> bool:
-        """Let the reader take what is on its way, and print nothing more; whether it took it."""
+        """Wait until the reader has read all offered lines; whether it did."""
         return self._deliver(given_up, self._push)
 
     def _push(self) -> Progress:
@@ -233,19 +223,19 @@ class TapePrinter:
 
     def _deliver(self, given_up: Callable[[], bool], work: Callable[[], Progress]) -> bool:
         pieces, moved_at = -1, 0.0
-        while (progress := work()) is not Progress.CAUGHT_UP or not self._outlet.idle:
-            if self._outlet.pieces > pieces:
-                pieces, moved_at = self._outlet.pieces, time.monotonic()
+        while (progress := work()) is not Progress.CAUGHT_UP or not self._output.idle:
+            if self._output.pieces > pieces:
+                pieces, moved_at = self._output.pieces, time.monotonic()
             if given_up() or time.monotonic() - moved_at > STANDSTILL_MAX:
                 break
             if progress is not Progress.BUSY:
-                time.sleep(LOOK_PERIOD)
+                time.sleep(POLL_PERIOD)
         self._settle()
-        return self._outlet.idle and self._waiting is None and progress is Progress.CAUGHT_UP
+        return self._output.idle and self._waiting is None and progress is Progress.CAUGHT_UP
 
     def _offer(self, text: bytes, count: Count) -> bool:
         self._settle()
-        if not self._outlet.offer(text):
+        if not self._output.offer(text):
             self._waiting = text, count
             return False
         self._waiting = None
@@ -253,18 +243,18 @@ class TapePrinter:
         return True
 
     def _settle(self) -> None:
-        """Count what is out by now."""
-        while self._settled < self._outlet.written:
+        """Count the chunks that are written."""
+        while self._settled < self._output.written:
             self.printed.add(self._offered.popleft())
             self._settled += 1
 
-    def _told(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
-        """The lines of one entry, and what they are about."""
+    def _lines_of(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
+        """The lines of one entry, and their count."""
         if isinstance(entry, JournalEntry):
             count = Count(through=entry.end - 1)
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
-        count = Count(through=self._following.next_sequence - 1, breaks=int(change.broken))
+        count = Count(through=self._follower.next_sequence - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
     def _trade_lines(self, entry: JournalEntry, count: Count) -> Iterator[str]:
@@ -284,7 +274,7 @@ class TapePrinter:
 
 
 def _bodies(entry: JournalEntry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
-    """The messages of one token, block by block. A trade is never long, so fragments need not be put together here."""
+    """The messages of one token, block by block. Trades are short, so fragments are not reassembled."""
     from fairtape.core.spans import blocks
 
     for span in entry.ordered.spans:
@@ -293,7 +283,7 @@ def _bodies(entry: JournalEntry) -> Iterator[tuple[int, NodeId, list[bytes]]]:
 
 
 def _trades(payloads: list[bytes]) -> list[TradeRecord | None]:
-    """What each message says as a trade, read all at once where all of them are; None for one that is no trade."""
+    """Decode trades, all at once if all messages are trades; None for a message that is not a trade."""
     if all(len(payload) == TRADE_SIZE for payload in payloads):
         try:
             return list(map(TradeRecord._make, records(b"".join(payloads)).tolist()))

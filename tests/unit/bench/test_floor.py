@@ -1,6 +1,6 @@
-"""The benchmark of the floor: one flow for all, and figures that say what was compared."""
+"""The engine benchmark: one flow for all engines, and results that name the peer."""
 
-from fairtape.bench.floor import NONE, PEERS, floor_figures, flow, run_engine, run_floor
+from fairtape.bench.floor import NONE, PEERS, flow, measure_engines, run_engine, run_floor
 
 FEW = 1_500
 
@@ -14,19 +14,19 @@ def test_equal_seeds_give_equal_flows_of_all_kinds() -> None:
     assert all(event.cancels < number for number, event in enumerate(events))
 
 
-def test_the_floor_makes_the_trades_of_its_engine_but_for_those_of_an_account_with_itself() -> None:
+def test_the_floor_makes_the_trades_of_its_engine_except_self_trades() -> None:
     events = flow(FEW)
     _, alone = run_engine(events)
     _, whole = run_floor(events)
     assert 0.9 * alone < whole <= 1.1 * alone
 
 
-def test_figures_name_the_peer_that_was_measured() -> None:
-    figures = floor_figures(orders=FEW, rounds=1)
-    rate, floor_rate = figures["orders_per_s"], figures["floor_orders_per_s"]
+def test_results_name_the_measured_peer() -> None:
+    results = measure_engines(orders=FEW, rounds=1)
+    rate, floor_rate = results["orders_per_s"], results["floor_orders_per_s"]
     assert isinstance(rate, int)
     assert isinstance(floor_rate, int)
     assert min(rate, floor_rate) > 0
-    if figures["peer"] in PEERS:
-        assert figures["peer_same_trades"] is True
-        assert {"peer_orders_per_s", "ratio"} <= figures.keys()
+    if results["peer"] in PEERS:
+        assert results["peer_same_trades"] is True
+        assert {"peer_orders_per_s", "ratio"} <= results.keys()

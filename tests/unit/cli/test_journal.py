@@ -80,7 +80,7 @@ def test_cat_formats_trades_text_and_bytes(tmp_path: Path, capsys: pytest.Captur
     assert (fields["symbol"], fields["venue"], fields["price"], fields["trade_id"]) == ("BTC-USD", "XLON", "61804", 9)
 
 
-def test_verify_says_sound_and_exits_with_0(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_a_sound_journal_and_exits_with_0(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "verify", str(journal)]) == 0
     assert ": sound, site 6, sequence 1…" in capsys.readouterr().out
 
@@ -113,7 +113,7 @@ def test_verify_of_several_sites_compares_them(
     assert "not compared" in capsys.readouterr().out
 
 
-def test_verify_says_which_journal_is_shorter_and_exits_with_3(
+def test_verify_names_the_shorter_journal_and_exits_with_3(
     journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = tmp_path / "part"
@@ -160,7 +160,9 @@ def test_a_break_is_shown_by_every_command(tmp_path: Path, capsys: pytest.Captur
     assert f"BREAK: formation 3 begins with token {three.token}, sequence {three.sequence}" in capsys.readouterr().out
 
 
-def test_damage_met_while_printing_ends_with_1_and_the_place(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_found_while_printing_exits_with_1_and_names_the_file(
+    journal: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = flip(journal)
     assert run(["journal", "cat", str(journal), "--ordered"]) == 1
     captured = capsys.readouterr()
@@ -182,7 +184,7 @@ def test_everything_before_the_damage_is_printed(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("command", ["ls", "cat", "verify"])
-def test_a_directory_without_a_journal_is_a_mistake(
+def test_a_directory_without_a_journal_is_a_usage_error(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["journal", command, str(tmp_path)]) == 2
@@ -191,7 +193,7 @@ def test_a_directory_without_a_journal_is_a_mistake(
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_a_malformed_time_is_a_mistake(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_time_is_a_usage_error(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "cat", str(journal), "--since", "yesterday"]) == 2
     assert "--since is 'yesterday'" in capsys.readouterr().err
 

@@ -1,0 +1,41 @@
+"""Ctrl-C during long work, and bounds of numbers on the command line."""
+
+import math
+import os
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairtape.cli.terminal import asked_to_stop, check_within
+from fairtape.core.errors import UserError
+
+
+def test_the_first_interrupt_is_recorded_and_the_second_raises() -> None:
+    before, printed = signal.getsignal(signal.SIGINT), []
+    with asked_to_stop(lambda: printed.append("stopping")) as ended:
+        assert not ended()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ended()
+        assert printed == ["stopping"]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@given(st.floats(1.0, 2.0) | st.integers(1, 2) | st.none())
+def test_a_number_within_its_bounds_passes(value: float | None) -> None:
+    check_within("--rate", value, 1.0, 2.0)
+
+
+@given(st.floats(max_value=0.999) | st.floats(min_value=2.001) | st.just(math.nan) | st.integers(3))
+def test_any_other_number_is_refused_with_the_bounds(value: float) -> None:
+    with pytest.raises(UserError, match=r"^--rate is \S+; give from 1 to 2, or none$"):
+        check_within("--rate", value, 1.0, 2.0, hint=", or none")
+
+
+def test_a_very_long_number_is_shortened_in_the_message() -> None:
+    with pytest.raises(UserError) as refused:
+        check_within("--seed", 10**4_000, 0, 10**18)
+    assert len(str(refused.value)) < 120
