@@ -38,6 +38,7 @@ QUOTED_PATH: Final = re.compile(r"`((?:src|tests|docs|benchmarks|examples|\.ci)/
 _COMPATIBLE_KEYS: Final = frozenset({"carrier", "stations", "posture"})  # of deployment files, status files and reports
 RETIRED_ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "PROTOCOL.md": _COMPATIBLE_KEYS,
+    "pyproject.toml": frozenset({"audience"}),  # a classifier
     "src/fairtape/demo/findings.py": _COMPATIBLE_KEYS,
     "tests/loopback/test_demo.py": _COMPATIBLE_KEYS,
     "src/fairtape/deployment/config/description.py": _COMPATIBLE_KEYS,
