@@ -86,7 +86,10 @@ COMMANDS: Final = {
         "Grow loops to 10,000 sites and count the work of each site.",
     ),
     "bench": CommandEntry(
-        "Simulation and measurement", "fairtape.cli.bench", "bench", "Measure fairtape on this machine, beside a baseline."
+        "Simulation and measurement",
+        "fairtape.cli.bench",
+        "bench",
+        "Measure fairtape on this machine, beside a baseline.",
     ),
     "journal": CommandEntry(
         "Journals and tables", "fairtape.cli.journal", "journal", "Read and check a site's journal."
