@@ -17,7 +17,7 @@ from fairtape.wire.seals import Seal
 
 
 class OpenSeal(Seal):
-    """No encryption: shows what seals cost. The frame keeps the size of a tag. For benchmarks only."""
+    """Leaves the body open, with an empty tag: shows what seals cost. For benchmarks only."""
 
     __slots__ = ()
 

@@ -97,7 +97,7 @@ def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: 
     the order, so every replica books it at the same position. A withdrawal above the balance is refused, and the exit
     code is then 1. An account needs no login to receive a payment, but one to trade.
     """
-    from fairtape.cli.floor import entered, print_answer
+    from fairtape.cli.floor import enter_request, print_answer
     from fairtape.exchange.orders import CASH, Funding
 
     try:
@@ -105,7 +105,7 @@ def fund(ctx: click.Context, *, directory: Path, name: str, asset: str, amount: 
     except BadNumber as bad:
         raise UserError(f"AMOUNT: {bad}") from None
     asset_name = CASH if asset == CASH_WORD else asset
-    answer, floor = entered(
+    answer, floor = enter_request(
         directory, source, lambda gateway, number: Funding(gateway, number, name, asset_name, value)
     )
     account = floor.ledger.accounts.get(name)

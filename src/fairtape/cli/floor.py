@@ -458,10 +458,10 @@ def open_market(
     bounds = [_fixed(f"--{name.replace('_', '-')}", terms[name] or "0") for name in ("price_min", "price_max")]
     rule, name = _rule(terms), _symbol(symbol)
 
-    def making(gateway: int, number: int) -> OpenMarket:
+    def make_request(gateway: int, number: int) -> OpenMarket:
         return OpenMarket(gateway, number, name, rule, wanted["tick"], wanted["lot"], *bounds)
 
-    answer, _ = entered(directory, source, making)
+    answer, _ = enter_request(directory, source, make_request)
     print_answer(ctx, answer, f"{name} trades as {type(rule).__name__}, tick {terms['tick']}, lot {terms['lot']}")
 
 
@@ -476,7 +476,7 @@ def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, sou
     from fairtape.exchange.orders import Control
 
     name, wanted = _symbol(symbol), Action[action.upper()]
-    answer, _ = entered(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
+    answer, _ = enter_request(directory, source, lambda gateway, number: Control(gateway, number, name, wanted))
     print_answer(ctx, answer, f"{name}: {action}")
 
 
@@ -541,10 +541,10 @@ def order(
         post_only,
     )
 
-    def making(gateway: int, number: int) -> NewOrder:
+    def make_request(gateway: int, number: int) -> NewOrder:
         return wanted._replace(gateway=gateway, gateway_number=number)
 
-    answer, floor = entered(directory, source, making)
+    answer, floor = enter_request(directory, source, make_request)
     found = floor.accounts.get(account)
     waiting = None if found is None else found.orders.get(name)
     left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} wait in the book of {symbol}"
@@ -567,7 +567,7 @@ def cancel(ctx: click.Context, *, directory: Path, account: str, order_id: str, 
     """Cancel the open quantity of an order."""
     from fairtape.exchange.orders import Cancel
 
-    answer, _ = entered(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
+    answer, _ = enter_request(directory, source, lambda gateway, number: Cancel(gateway, number, account, order_id))
     print_answer(ctx, answer, f"order {order_id} is cancelled")
 
 
@@ -636,7 +636,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     arbitrate(deployment, node, source, patient=parent is not None)
 
 
-def entered(directory: Path, source: str | None, making: "MakeRequest") -> tuple["FloorAnswer", "Floor"]:
+def enter_request(directory: Path, source: str | None, make_request: "MakeRequest") -> tuple["FloorAnswer", "Floor"]:
     """Enter a request. Returns the answer, and the floor at that place in the order."""
     from fairtape.deployment.publish.floor_request import enter
     from fairtape.deployment.publish.source_thread import source_named
@@ -649,7 +649,7 @@ def entered(directory: Path, source: str | None, making: "MakeRequest") -> tuple
     me = next(iter(target.names)) if source is None else source_named(target, source)
     with closing(reader_of(directory)) as reader:
         try:
-            return enter(target, me, making, reader), reader.floor
+            return enter(target, me, make_request, reader), reader.floor
         except BadOrder as bad:
             raise UserError(str(bad)) from None
 
