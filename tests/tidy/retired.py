@@ -14,12 +14,12 @@ from typing import Final
 # Anywhere in a text, also as a part of a name: a letter before or behind does not match.
 WORDS: Final = (
     "whoever", "nobody", "somebody", "everybody", "(?:is|are|was|were|be|been|being)[ _]told", "befall(?:s|en)?",
-    "befell", "fares?", "so[ _]many", "weather", "charters?", "surger(?:y|ies)", "govern(?:or|ors|ed|s|ance)?", "subgovernor",
-    "postbox", "postman", "doorman", "striper", "soupdesk", "librarian", "learner", "upheavals?", "ordeals?", "realms?",
-    "jury", "premises", "bulletins?", "wakefulness", "audience", "intake", "reckoning", "posture", "herald",
-    "misfortunes?", "chronicles?", "guardians?", "errands?", "trials?", "shelf", "seat(?:s|ed)?", "catalogue", "ears?",
-    "house(?:s|hold|holds)?", "lanes?", "bunch(?:es)?", "stretch(?:es)?", "desks?", "crew", "press", "stations?",
-    "town", "wish(?:es)?", "witness(?:es)?", "subloops?", "outlets?", "loopseats", "carriers?",
+    "befell", "fares?", "so[ _]many", "weather", "charters?", "surger(?:y|ies)", "govern(?:or|ors|ed|s|ance)?",
+    "subgovernor", "postbox", "postman", "doorman", "striper", "soupdesk", "librarian", "learner", "upheavals?",
+    "ordeals?", "realms?", "jury", "premises", "bulletins?", "wakefulness", "audience", "intake", "reckoning",
+    "posture", "herald", "misfortunes?", "chronicles?", "guardians?", "errands?", "trials?", "shelf", "seat(?:s|ed)?",
+    "catalogue", "ears?", "house(?:s|hold|holds)?", "lanes?", "bunch(?:es)?", "stretch(?:es)?", "desks?", "crew",
+    "press", "stations?", "town", "wish(?:es)?", "witness(?:es)?", "subloops?", "outlets?", "loopseats", "carriers?",
 )  # fmt: skip
 
 # Whole identifiers of Python code.
