@@ -239,7 +239,7 @@ def test_book_and_trades_are_shown_from_a_journal(tmp_path: Path, capsys: pytest
         (["book", "{journal}", "NONE"], "SYMBOL is NONE; the floor trades XYZ"),
         (["book", "{journal}", "--depth", "0"], "--depth is 0"),
         (["book", "{journal}", "--live", "--json"], "give one of them"),
-        (["order", "{journal}", "ann", "buy", "1", "XYZ"], "holds no ring"),
+        (["order", "{journal}", "ann", "buy", "1", "XYZ"], "holds no deployment"),
         (["order", "{journal}", "ann", "buy", "many", "XYZ"], "QUANTITY: 'many' is not a decimal number"),
         (["open", "{journal}", "XYZ", "--rule", "batch"], "--rule is batch, which needs --period-ms"),
         (["open", "{journal}", "X Y"], "symbol is 'X Y'"),
