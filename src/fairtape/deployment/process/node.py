@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.errors import UserError
@@ -21,7 +21,6 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
-from fairtape.deployment.process.edge import SilencedPublisher, open_publisher
 from fairtape.deployment.process.release_log import ReleaseLog
 from fairtape.deployment.process.resources import clock_of, open_formation_store, open_journal, open_transport
 from fairtape.deployment.process.site_traces import SiteTraces
@@ -36,7 +35,6 @@ from fairtape.deployment.status import (
 )
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
-from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, may_run_in_real_time, tune_gc
@@ -50,6 +48,12 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreThread
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
+
+if TYPE_CHECKING:
+    from fairtape.deployment.process.edge import SilencedPublisher
+    from fairtape.edge.service.publisher import EdgePublisher
+
+    Publisher: TypeAlias = EdgePublisher | SilencedPublisher
 
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two reads of the orders file
 NEAR_PERIOD: Final = 1 * SECOND  # a site that is behind by less catches up at once
@@ -65,7 +69,6 @@ STAMP: Final = struct.Struct(">QQ")  # the number of the message, and when it wa
 
 _PR_SET_PDEATHSIG: Final = 1
 
-Publisher: TypeAlias = EdgePublisher | SilencedPublisher
 NodeClock: TypeAlias = SharedClock | SystemClock
 NodeStatus: TypeAlias = SiteStatus | ReformerStatus | LoadStatus
 
@@ -92,7 +95,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
         )
         log = ReleaseLog()
         status_file.note(scheduling.description)
-        publisher = open_publisher(deployment, node, directory, status_file.note)
+        publisher = _open_publisher(deployment, node, directory, status_file)
         if publisher is not None:
             closing.callback(publisher.close)
         runtime = NodeRuntime(
@@ -351,7 +354,15 @@ def _same_boot(path: Path) -> bool:
     return before == present
 
 
-def _consumer(log: ReleaseLog, publisher: Publisher | None) -> Callable[[Deliver], None]:
+def _open_publisher(deployment: Deployment, node: Node, directory: Path, status_file: StatusFile) -> "Publisher | None":
+    if deployment.edge is None:
+        return None
+    from fairtape.deployment.process.edge import open_publisher  # it imports Arrow, which other sites do not need
+
+    return open_publisher(deployment, node, directory, status_file.note)
+
+
+def _consumer(log: ReleaseLog, publisher: "Publisher | None") -> Callable[[Deliver], None]:
     """The publisher comes first: customers see when it sends."""
     if publisher is None:
         return log.delivered
@@ -363,7 +374,7 @@ def _consumer(log: ReleaseLog, publisher: Publisher | None) -> Callable[[Deliver
     return delivered
 
 
-def _formation_listener(status_file: StatusFile, publisher: Publisher | None) -> Callable[[FormationChange], None]:
+def _formation_listener(status_file: StatusFile, publisher: "Publisher | None") -> Callable[[FormationChange], None]:
     def changed(change: FormationChange) -> None:
         if publisher is not None:
             publisher.turned(change)
@@ -380,7 +391,7 @@ def _report_text(report: Report) -> str:
 def _site_work(
     deployment: Deployment,
     site: Site,
-    publisher: Publisher | None,
+    publisher: "Publisher | None",
     scheduling: Scheduling,
     clock: NodeClock,
     traces: SiteTraces,
@@ -417,7 +428,7 @@ def _site_status(
     site: Site,
     writer: JournalWriter,
     log: ReleaseLog,
-    publisher: Publisher | None,
+    publisher: "Publisher | None",
     clock: NodeClock,
     now: Instant,
 ) -> SiteStatus:
