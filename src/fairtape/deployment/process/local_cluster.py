@@ -7,7 +7,15 @@ from typing import Final
 
 from fairtape.deployment.config.description import Deployment, with_names
 from fairtape.deployment.process.edge import edge_names
-from fairtape.deployment.process.supervisor import ARBITER, GATEWAY, ProcessEnded, Supervisor, Wrapping
+from fairtape.deployment.process.supervisor import (
+    ARBITER,
+    COMMAND_MODULES,
+    EDGE_MODULES,
+    GATEWAY,
+    ProcessEnded,
+    Supervisor,
+    Wrapping,
+)
 from fairtape.deployment.status_files import RunFolder
 
 POLL_PERIOD: Final = 0.1  # seconds
@@ -38,7 +46,8 @@ class LocalCluster:
     ) -> None:
         self.deployment = deployment
         self.run = RunFolder(deployment.folder)
-        self.supervisor = Supervisor(deployment.folder, self.run, wrapping=wrapping)
+        imports = COMMAND_MODULES if deployment.edge is None else (*COMMAND_MODULES, *EDGE_MODULES)
+        self.supervisor = Supervisor(deployment.folder, self.run, wrapping=wrapping, imports=imports)
         self.lost: dict[str, ProcessEnded] = {}  # processes that ended unexpectedly and were not restarted
         self._say = say
         self._quiet = quiet

@@ -1,7 +1,8 @@
 """Supervision of the processes of a deployment: start, signal, stop.
 
 Each process is a `fairtape` command in its own session. SIGINT of a terminal so reaches only the supervisor, which then
-terminates the others. Each of them also ends when the supervisor is gone, for whatever reason (`--parent`).
+terminates the others. Each of them also ends when the supervisor is gone, for whatever reason (`--parent`). Commands
+are forked from a server, except those with a wrapping, which start an interpreter each.
 """
 
 import os
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fairtape.deployment.process.fork_server import ForkedCommand, ForkServer
 from fairtape.deployment.status_files import RunFolder
 
 STOP_PERIOD_MAX: Final = 10.0  # seconds for all to close their journals, before they are killed
@@ -24,6 +26,10 @@ ARBITER: Final = ".arbiter"  # the arbiter of a site
 GATEWAY: Final = ".gateway"  # the order entry of a source
 EXIT_MISTAKE: Final = 2  # of a command that ended with one sentence about its input or its machine
 ERRORS_MAX: Final = 4_096  # bytes at the end of standard error that are searched for the last line
+
+# Imported once for all nodes. Strings, because commands are above this package.
+COMMAND_MODULES: Final = ("fairtape.cli.processes", "fairtape.deployment.process.node")
+EDGE_MODULES: Final = ("fairtape.deployment.process.edge",)
 
 Wrapping = Callable[[str], Sequence[str]]  # the words in front of a node's command, such as `ip netns exec`
 
@@ -51,12 +57,21 @@ class ProcessEnded:
 class Supervisor:
     """Child processes by name."""
 
-    def __init__(self, folder: Path, run: RunFolder, *, wrapping: Wrapping = lambda _name: ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: RunFolder,
+        *,
+        wrapping: Wrapping = lambda _name: (),
+        imports: Sequence[str] = COMMAND_MODULES,
+    ) -> None:
+        """`imports` names the modules that the processes need, to be imported once for all."""
+        self._imports = imports
+        self._server: ForkServer | None = None
         self._folder = folder
         self._run = run
         self._wrapping = wrapping
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self.stopping = False
+        self._children: dict[str, ForkedCommand | subprocess.Popen[bytes]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,20 +81,19 @@ class Supervisor:
     def start(self, name: str, *options: str) -> None:
         """Start a process that does not run."""
         assert name not in self._children
-        node = name.partition(".")[0]
-        command = [*self._wrapping(node), sys.executable, "-m", "fairtape", *self._command(name), *options]
-        with self._errors(name).open("wb") as errors:
-            self._children[name] = subprocess.Popen(  # noqa: S603 - our own command
-                [*command, "--parent", str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
+        words = [*self._command(name), *options]
+        wrapping = self._wrapping(name.partition(".")[0])
+        if wrapping:
+            self._children[name] = self._start_wrapped(name, [*wrapping, sys.executable, "-m", "fairtape", *words])
+        else:
+            if self._server is None or self._server.closed:
+                self._server = ForkServer(self._imports)
+            self._children[name] = self._server.start(name, words, self._errors(name))
 
     def ended(self) -> list[ProcessEnded]:
         """The processes that have ended since the last call."""
-        gone = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}
+        codes = {name: child.poll() for name, child in self._children.items()}
+        gone = {name: code for name, code in codes.items() if code is not None}
         for name in gone:
             del self._children[name]
         return [ProcessEnded(name, code, self._last_line(name)) for name, code in gone.items()]
@@ -100,7 +114,20 @@ class Supervisor:
             if child.poll() is None:
                 child.kill()
                 child.wait()
-        return self.ended()
+        ended = self.ended()
+        if self._server is not None and not self._children:
+            self._server.close()
+        return ended
+
+    def _start_wrapped(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        with self._errors(name).open("wb") as errors:
+            return subprocess.Popen(  # noqa: S603 - our own command
+                [*command, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
 
     def _command(self, name: str) -> list[str]:
         node, dot, role = name.partition(".")
