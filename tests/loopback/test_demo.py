@@ -49,7 +49,7 @@ def await_release(demo: subprocess.Popen[str]) -> None:
 @pytest.mark.alone
 def test_a_receiver_is_killed_and_no_customer_misses_a_trade(tmp_path: Path) -> None:
     """The ring is reformed, and X_R assigns its customers a second receiver again. TRMP 2001 §5.3."""
-    report = demonstrate("--seconds", 3, "--journals", tmp_path / "journals")
+    report = demonstrate("--seconds", 3, "--folder", tmp_path / "demo")
     assert set(REPORT_KEYS) <= report.keys()
     assert report["receiver_killed"] == "Tokyo"
     assert report["formations"] >= 2
@@ -69,7 +69,7 @@ def test_a_receiver_is_killed_and_no_customer_misses_a_trade(tmp_path: Path) -> 
 
 @pytest.mark.alone
 def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
-    report = demonstrate("--seconds", 2, "--no-kill", "--customers", 30, "--journals", tmp_path / "journals")
+    report = demonstrate("--seconds", 2, "--no-kill", "--customers", 30, "--folder", tmp_path / "demo")
     assert set(REPORT_KEYS) <= report.keys()
     assert report["receiver_killed"] is None
     assert report["customers_complete"] == 30
@@ -82,7 +82,7 @@ def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
     assert report["commit_delay_ms"] < delays["p50"] <= delays["p99"] <= delays["max"]
     journals = [Path(path) for path in report["journals"]]
     assert len(journals) == 9
-    assert {path.parent for path in journals} == {tmp_path / "journals"}
+    assert {path.parent for path in journals} == {tmp_path / "demo" / "journals"}
     assert compare(journals).messages == report["published"]
     proofs = [verify(path) for path in journals]
     assert all(proof.sound for proof in proofs)
@@ -92,7 +92,7 @@ def test_all_sites_release_everything_in_one_order(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_a_mesh_gives_the_same_guarantees(tmp_path: Path) -> None:
     quiet = ("--no-kill", "--customers", 9)
-    report = demonstrate("--seconds", 1, "--mesh", *quiet, "--loss", 0.02, "--journals", tmp_path / "journals")
+    report = demonstrate("--seconds", 1, "--mesh", *quiet, "--loss", 0.02, "--folder", tmp_path / "demo")
     assert report["carrier"] == "mesh"
     assert report["customers_complete"] == 9
     assert report["one_order"] is True
@@ -101,7 +101,7 @@ def test_a_mesh_gives_the_same_guarantees(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_ctrl_c_ends_with_the_report_of_what_was_done(tmp_path: Path) -> None:
-    demo = start("demo", "--seconds", 600, "--customers", 30, "--journals", tmp_path / "journals")
+    demo = start("demo", "--seconds", 600, "--customers", 30, "--folder", tmp_path / "demo")
     await_line(demo, "0.0 s: published 0")
     await_release(demo)
     interrupt(demo)
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_with_the_report_of_what_was_done(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_ctrl_c_before_there_is_a_ring_ends_at_once(tmp_path: Path) -> None:
-    demo = start("demo", "--seconds", 600, "--journals", tmp_path / "journals")
+    demo = start("demo", "--seconds", 600, "--folder", tmp_path / "demo")
     await_line(demo, "0.0 s: published 0")
     interrupt(demo)
     code, output, errors = finish(demo)
@@ -126,7 +126,7 @@ def test_ctrl_c_before_there_is_a_ring_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_no_site_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
-    demo = start("demo", "--seconds", 600, "--journals", tmp_path / "journals")
+    demo = start("demo", "--seconds", 600, "--folder", tmp_path / "demo")
     await_line(demo, "published")
     demo.kill()
     code, output, _ = finish(demo)  # returns when the last process has closed the pipes
@@ -136,14 +136,14 @@ def test_no_site_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_an_unexpected_exit_is_reported_and_the_other_journals_still_agree(tmp_path: Path) -> None:
     few = ("--customers", 0, "--no-report")
-    demo = start("demo", "--seconds", 600, *few, "--json", "--journals", tmp_path / "journals")
+    demo = start("demo", "--seconds", 600, *few, "--json", "--folder", tmp_path / "demo")
     await_release(demo)
-    os.kill(holder_of(tmp_path / "journals" / "8-tokyo" / "lock"), signal.SIGKILL)
+    os.kill(holder_of(tmp_path / "demo" / "journals" / "tokyo" / "lock"), signal.SIGKILL)
     code, output, _ = finish(demo)
     report = json.loads(output)
     assert code == 1
     assert report["one_order"] is True
-    assert any(failure.startswith("the process of Tokyo ended unasked") for failure in report["failures"])
+    assert any(failure.startswith("Tokyo: tokyo was ended by SIGKILL") for failure in report["failures"])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_sentence(tmp_path: Path)
     (tmp_path / "file").write_text("mine")
     code, output, errors = run("demo", "--journals", tmp_path / "file" / "journals")
     assert (code, output) == (2, "")
-    assert "which cannot be written (Not a directory); name another folder" in errors
+    assert "where nothing can be written (Not a directory); name another folder" in errors
     code, output, errors = run("demo", "--journals", tmp_path)
     assert (code, output) == (2, "")
-    assert errors.endswith("which is not empty; name a new folder\n")
+    assert errors.endswith("holds other files and no deployment; name a new or empty folder\n")

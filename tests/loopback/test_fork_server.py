@@ -61,7 +61,7 @@ def test_a_command_that_is_killed_or_terminated_has_the_signal_as_its_code(
 
 
 def test_no_command_outlives_a_supervisor_that_is_killed(deployment: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", UP, deployment, tmp_path / "errors"]
+    words = [sys.executable, "-c", UP, str(deployment), str(tmp_path / "errors")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
         pid = int(supervisor.stdout.readline())

@@ -5,9 +5,7 @@ from math import asin, cos, radians, sin, sqrt
 
 import pytest
 
-from fairtape.core.instants import MILLISECOND, Duration
-from fairtape.core.timing import PROFILES
-from fairtape.simulation.cities import (
+from fairtape.core.cities import (
     CITIES,
     ROUND_TRIPS,
     WITHIN_CITY,
@@ -16,6 +14,8 @@ from fairtape.simulation.cities import (
     faults_between,
     round_trip,
 )
+from fairtape.core.instants import MILLISECOND, Duration
+from fairtape.core.timing import PROFILES
 
 PAIRS = list(combinations(CITIES, 2))
 EARTH_RADIUS_KM = 6_371.0

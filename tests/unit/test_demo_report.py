@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from fairtape.cli.demo import report
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.demo.audit import CustomerVerdict
-from fairtape.demo.delays import STEP, Delays
-from fairtape.demo.findings import Findings
+from fairtape.demo.findings import STEP, CustomerVerdict, Delays, Findings
 from fairtape.demo.view import counted
 from fairtape.demo.world import SITES, TIMING, DemoWorld
 from fairtape.market.trades import TRADE_SIZE, blank_trades
@@ -32,7 +30,9 @@ def a_token(*traded_at: int) -> Ordered:
 
 
 FINDINGS = Findings(
-    world=DemoWorld(seconds=1.0, loss=0.01, rate=400.0, seed=1, groups=None, transport="a mesh of unicasts, as asked"),
+    world=DemoWorld(seconds=1.0, loss=0.01, rate=400.0, seed=1),
+    transport="mesh",
+    folder=Path("/some where"),
     published=1,
     delivered=dict.fromkeys((city.name for city in SITES.values()), 1),
     one_order=True,
@@ -52,14 +52,14 @@ FINDINGS = Findings(
     late_reforming=0,
     killed=None,
     killed_at=0,
-    formations=(),
+    formations=1,
     reformed_delay=None,
     customers=CustomerVerdict(200, 200, 0),
     customer_requests=1,
     customer_lost=2,
     without_second_feed=0,
     restored_delay=None,
-    journals={"New York": Path("/some where/1-new-york")},
+    journals={"New York": Path("/some where/journals/new-york")},
     failures=(),
     finished=True,
     interrupted=False,
@@ -143,7 +143,7 @@ def test_a_noun_agrees_with_its_count(count: int, output: str) -> None:
 
 
 def test_only_a_temporary_folder_comes_with_the_command_that_removes_it() -> None:
-    assert text().endswith("remove them: rm -r '/some where'")
+    assert text().endswith("remove all: rm -r '/some where'")
     assert "rm -r" not in text(temporary=False)
 
 

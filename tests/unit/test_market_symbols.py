@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairtape.core.cities import CITIES
 from fairtape.market.symbols import (
     SYMBOL_MAX,
     UNIVERSE_MAX,
@@ -12,7 +13,6 @@ from fairtape.market.symbols import (
     checked_venue,
     universe,
 )
-from fairtape.simulation.cities import CITIES
 
 
 @pytest.mark.parametrize("text", ["A", "BRK.B", "BTCUSD_PERP", "ES=F", "~!", "X" * SYMBOL_MAX])

@@ -9,7 +9,7 @@ from fairtape.bench.setting import END_PERIOD_MAX, Setting
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import faults_at, source_of, source_runtime
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver, run_in_real_time, tune_gc
 from fairtape.nodes.source import Source
@@ -91,7 +91,7 @@ def sender_process(link: ChildLink, setting: Setting) -> None:
     sources = [source_of(config, clock) for config in configs]
     producers = [_producer(source, setting, plan) for source in sources]
     runtimes = [
-        source_runtime(config, source, producer, link_faults=faults_at(plan, config.me))
+        source_runtime(config, source, producer)
         for config, source, producer in zip(configs, sources, producers, strict=True)
     ]
     driver = Driver(runtimes, clock)

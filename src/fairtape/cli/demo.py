@@ -52,9 +52,10 @@ LINE_PERIOD: Final = 2 * SECOND  # between two progress lines, without a termina
 @click.option("--kill/--no-kill", "kills", default=True, show_default=True, help="Kill one receiver half-way.")
 @click.option("--mesh", is_flag=True, help="Use unicast between all sites, even where IP multicast works.")
 @click.option(
+    "--folder",
     "--journals",
     type=click.Path(path_type=Path),
-    help="New folder for the journals.  [default: temporary]",
+    help="New folder for the deployment and its journals.  [default: temporary]",
 )
 @click.option(
     "--report/--no-report",
@@ -80,51 +81,43 @@ def demo(
     customers: int,
     kills: bool,
     mesh: bool,
-    journals: Path | None,
+    folder: Path | None,
     wants_page: bool,
     as_json: bool,
     floor: bool,
 ) -> None:
     """Run a whole market on this machine and prove its order.
 
-    Nine sites on five continents form one token loop, and six trading floors publish into it. Every site is a process
-    with real UDP sockets; losses and the delays of the real distances are injected where datagrams arrive. Customers in
-    three regions receive two feeds each. Half-way one site is killed: a reformation server forms the ring without it,
-    another site takes over its customers, and no customer misses a trade. At the end Spark makes tables and a report
-    page from the journals.
+    A deployment, as `fairtape init --cities all` makes it: nine sites on five continents form one token loop, and six
+    trading floors publish into it. Every site is a process with real UDP sockets; losses and the delays of the real
+    distances are injected where datagrams arrive. Customers in three regions receive two feeds each. Half-way one site
+    is killed: a reformation server forms the ring without it, another site takes over its customers, and no customer
+    misses a trade. At the end Spark makes tables and a report page from the journals.
 
-    Ctrl-C closes the floors and reports what was done; a second Ctrl-C exits at once. The journals are kept; the report
-    says how to remove them. The exit code is 1 if something failed, the order differs between sites, or a customer
-    missed a message.
+    Ctrl-C closes the floors and reports what was done; a second Ctrl-C exits at once. The deployment is kept, and runs
+    again with `fairtape up`; the report says how to remove it. The exit code is 1 if something failed, the order
+    differs between sites, or a customer missed a message.
     """
     from fairtape.demo.run import run_demo
-    from fairtape.demo.world import DemoWorld
-    from fairtape.net.loopback import loopback_groups, transport_text
+    from fairtape.demo.world import DemoWorld, customers_possible
 
     if floor:
         _refuse_beside_floor(ctx)
         show_floor(ctx)
     _refuse(seconds=seconds, loss=loss, rate=rate, seed=seed, customers=customers)
-    groups = loopback_groups(mesh=mesh)
-    world = DemoWorld(
-        seconds=seconds,
-        loss=loss,
-        rate=rate,
-        seed=seed,
-        groups=groups,
-        transport=transport_text(groups, mesh=mesh),
-        customers=customers,
-        kills=kills,
-    )
-    with _folder(journals) as folder, _progress_view() as observer:
-        findings = run_demo(world, folder, observer)
+    if customers and not customers_possible():
+        click.echo("fairtape: no customers: they need IP multicast, which does not work on this machine", err=True)
+        customers = 0
+    world = DemoWorld(seconds=seconds, loss=loss, rate=rate, seed=seed, mesh=mesh, customers=customers, kills=kills)
+    with _folder(folder) as chosen, _progress_view() as observer:
+        findings = run_demo(world, chosen, observer)
     if not as_json:
-        click.echo(report(findings, temporary=journals is None))
-    page = _page(findings, folder) if wants_page and not findings.interrupted else None
+        click.echo(report(findings, temporary=folder is None))
+    page = _page(findings) if wants_page and not findings.interrupted else None
     if as_json:
         click.echo(json.dumps(findings.as_json() | {"report": None if page is None else str(page)}))
     else:
-        click.echo(_page_text(page, folder))
+        click.echo(_page_text(page, findings.folder))
     if findings.failures or not findings.one_order or findings.missed:
         ctx.exit(EXIT_BROKEN)
     ctx.exit(EXIT_INTERRUPTED if findings.interrupted else 0)
@@ -153,7 +146,7 @@ def _refuse(*, seconds: float, loss: float, rate: float, seed: int, customers: i
 
 @contextmanager
 def _folder(chosen: Path | None) -> Iterator[Path]:
-    """The folder of the journals. A temporary one is removed if the run fails before its report."""
+    """The folder of the deployment. A temporary one is removed if the run fails before its report."""
     if chosen is not None:
         yield chosen
         return
@@ -202,7 +195,8 @@ class _Lines:
         if now >= self._next_at:
             if not self._next_at:
                 customers = counted(tally.world.customers, "customer")
-                click.echo(f"{len(SITES)} sites, {len(FLOORS)} floors, {customers}, {tally.world.transport}", err=True)
+                transport = transport_text(mesh=tally.deployment.groups is None)
+                click.echo(f"{len(SITES)} sites, {len(FLOORS)} floors, {customers}, {transport}", err=True)
             self._next_at = now + LINE_PERIOD
             click.echo(line(tally, now), err=True)
 
@@ -215,7 +209,7 @@ def report(findings: "Findings", *, temporary: bool) -> str:
     world = findings.world
     rows = [
         ("world", f"{len(SITES)} sites, {len(FLOORS)} trading floors, {percent(world.loss)} loss, real distances"),
-        ("transport", world.transport),
+        ("transport", transport_text(mesh=findings.transport == "mesh")),
         ("published", counted(findings.published, "message")),
         ("delivered", f"{counted(findings.delivered_min, 'message')} at every site{_except_killed(findings)}"),
         (f"one order at all {len(SITES)} sites", _order_text(findings)),
@@ -230,16 +224,20 @@ def report(findings: "Findings", *, temporary: bool) -> str:
         rows.insert(2, ("interrupted", "the floors closed early; these are the results until then"))
     rows += [("FAILURE", sentence) for sentence in findings.failures]
     first_journal = next(iter(findings.journals.values()))
-    folder = shlex.quote(str(first_journal.parent))
+    folder = shlex.quote(str(findings.folder))
     lines = [
         *_wrapped(rows),
-        f"journals: {first_journal.parent}",
-        f"show one: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
-        f"verify them all: fairtape journal verify {folder}/[1-9]-*",
+        f"deployment: {findings.folder}; run it again with: fairtape up {folder}",
+        f"show a journal: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
+        f"verify all journals: fairtape journal verify {folder}/journals/*",
     ]
     if temporary:
-        lines.append(f"remove them: rm -r {folder}")
+        lines.append(f"remove all: rm -r {folder}")
     return "\n".join(lines)
+
+
+def transport_text(*, mesh: bool) -> str:
+    return "a mesh of unicasts" if mesh else "IP multicast on the loopback interface"
 
 
 def _except_killed(findings: "Findings") -> str:
@@ -348,10 +346,10 @@ def _recovery_text(findings: "Findings") -> str:
     )
 
 
-def _page(findings: "Findings", folder: Path) -> Path | None:
+def _page(findings: "Findings") -> Path | None:
     """Make the report page, or print why that failed."""
     try:
-        return write_page(findings.journals.values(), folder)
+        return write_page(findings.journals.values(), findings.folder)
     except UserError as error:
         click.echo(f"fairtape: no report page: {error}", err=True)
         return None
@@ -387,7 +385,7 @@ def write_page(journals: Iterable[Path], folder: Path) -> Path:
 def page_commands(folder: Path) -> str:
     """The commands that make the same page later."""
     tables, out = shlex.quote(str(folder / TABLES)), shlex.quote(str(folder / REPORT))
-    journals = shlex.quote(str(folder))
+    journals = shlex.quote(str(folder / "journals"))
     return f"fairtape pipeline run {journals} --out {tables} && fairtape pipeline report --tables {tables} --out {out}"
 
 

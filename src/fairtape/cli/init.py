@@ -45,6 +45,10 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 )
 @click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
 @click.option("--edge", type=int, metavar="STRIPES", help="Serve customers on this many stripes.  [default: no edge]")
+@click.option(
+    "--cities", metavar="CITY,CITY…|all", help="Name the sites after these cities, and inject the delays between them."
+)
+@click.option("--loss", type=float, help="With --cities: inject this share of losses on every link.  [default: 0]")
 @click.option("--mesh", is_flag=True, help="Unicast to each node, even where IP multicast works.")
 def init(
     *,
@@ -60,6 +64,8 @@ def init(
     remedy: str,
     address: tuple[str, ...],
     edge: int | None,
+    cities: str | None,
+    loss: float | None,
     mesh: bool,
 ) -> None:
     """Make a deployment: its file and the keys of its nodes.
@@ -67,6 +73,9 @@ def init(
     The file describes nodes, loops, addresses and rules, with a comment on each setting. A folder that already holds a
     deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
     sustain is chosen, and the file names it.
+
+    With --cities, nodes on this machine are as far apart as the cities: each injects the delays of the real distances
+    where its datagrams arrive. The profile is wan then, unless --profile names another.
     """
     from fairtape.deployment.config.description import FILE
     from fairtape.deployment.operations.draft import Draft, create_deployment
@@ -79,9 +88,12 @@ def init(
     check_store(store)
     if not _RESILIENCE.fullmatch(resilience):
         raise UserError(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
+    named_cities = _cities(cities, loss, sites=sites, loops=loops)
     draft = Draft(
-        loops=_sizes(loops) if loops is not None else (sites or SITES,),
-        profile=profile,
+        loops=_sizes(loops) if loops is not None else (len(named_cities) or sites or SITES,),
+        profile=profile or ("wan" if named_cities else None),
+        cities=named_cities,
+        loss=loss or 0.0,
         reformers=reformers,
         sources=sources,
         store=store,
@@ -94,7 +106,7 @@ def init(
     )
     created = create_deployment(directory, draft)
     named = draft.chosen_profile()
-    chosen = "" if profile is not None else ", the fastest that this machine sustains" if draft.local else ""
+    chosen = ", the fastest that this machine sustains" if draft.local and draft.profile is None else ""
     click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}{chosen}; start it with:")
     click.echo(f"  fairtape up {directory}")
 
@@ -112,6 +124,28 @@ def _check_hosts(hosts: tuple[str, ...]) -> None:
     for host in hosts:
         if not is_host(host):
             raise UserError(f"--address is {host!r}; give the name or the IPv4 address of a machine")
+
+
+def _cities(text: str | None, loss: float | None, *, sites: int | None, loops: str | None) -> tuple[str, ...]:
+    """The cities of the sites; empty where none are given."""
+    from fairtape.core.cities import CITIES, city
+    from fairtape.deployment.config.description import LOSS_MAX
+
+    if text is None:
+        if loss is not None:
+            raise UserError(f"--loss is {loss:g} without --cities; give the cities of the sites, or leave it out")
+        return ()
+    if sites is not None or loops is not None:
+        raise UserError("--cities is given together with --sites or --loops; it says how many sites there are")
+    check_within("--loss", loss, 0.0, LOSS_MAX)
+    names = [each.name for each in CITIES] if text == "all" else [each.strip() for each in text.split(",")]
+    try:
+        found = tuple(city(name).name for name in names)
+    except ValueError as unknown:
+        raise UserError(f"--cities is {text!r}: {unknown}") from None
+    if len(set(found)) < len(found):
+        raise UserError(f"--cities is {text!r}; name each city once")
+    return found
 
 
 def _sizes(loops: str) -> tuple[int, ...]:

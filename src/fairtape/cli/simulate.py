@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
-    from fairtape.simulation.cities import City
+    from fairtape.core.cities import City
     from fairtape.simulation.failover import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
     from fairtape.simulation.ring_run import RunOutcome

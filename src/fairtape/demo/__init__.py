@@ -1,12 +1,11 @@
-"""The demonstration: nine sites and six trading floors on one machine, over real sockets with injected faults.
+"""The demonstration: a deployment of nine sites on one machine, with trading floors, customers and a scripted fault.
 
-Every node is a process. Link delays follow the real distances between the cities, and losses are injected.
+Link delays follow the real distances between the cities, and losses are injected.
 
-- `world`: cities, floors, regions, and the plan that all processes share
-- `run`: starts the processes, kills a receiver, closes the floors
-- `receivers`, `reformers`, `floors`, `retransmitters`, `customers`: the child processes
-- `tally`, `view`: state reported by the children, and the live view of it
-- `findings`, `audit`, `delays`: the report, computed from the journals
-- `priority`: scheduling priority of processes that are not receivers
+- `world`: cities, floors, regions, and the deployment that is made of them
+- `run`: starts the deployment and the processes beside it, kills a site, closes the floors
+- `floors`, `customers`: the processes beside the deployment
+- `tally`, `view`: the state of the deployment and of the processes beside it, and the live view of it
+- `findings`: the results, computed from the journals
 - `trading_floor`: `fairtape demo --floor`, a simulated session of the exchange
 """

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.demo.priority import lower_priority
-from fairtape.demo.reformers import CommitSchedule
-from fairtape.demo.world import REGIONS, EdgePlan, WorldPlan
+from fairtape.demo.floors import Opening
+from fairtape.demo.world import REGIONS, BackgroundTimer, lower_priority, plan_of, region_of
+from fairtape.deployment.config.description import Deployment, read_deployment
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.deployment.process.temporary_site import Rounds
 from fairtape.edge.protocol.customer import Customer, CustomerOptions
 from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
 from fairtape.edge.protocol.effects import SendUnicast
@@ -79,29 +79,27 @@ class RegionReports:
     reports: tuple[CustomerReport, ...]
 
 
-def run_customers(link: ChildLink, region: int, count: int, loss: float, seed: int) -> None:
+def run_customers(link: ChildLink, folder: Path, region: int, count: int, loss: float, seed: int) -> None:
     """Entry point of the process."""
     lower_priority()
-    link.tell(Ready())
-    plan = link.expect(WorldPlan)
-    if plan is None:
-        return
     clock = SharedClock()
     with ExitStack() as resources:
-        customers = CustomerRegion(plan.edge, region, count, loss=loss, random=Random(f"{seed}/{region}"))  # noqa: S311
+        random = Random(f"{seed}/{region}")  # noqa: S311 - injected faults
+        customers = CustomerRegion(read_deployment(folder), region, count, loss=loss, random=random)
         resources.callback(customers.close)
-        customers.follow(plan.edge, clock.now())
-        rounds = Rounds(plan.ring.formation, turn=region, turns=len(REGIONS))
+        customers.follow(clock.now())
+        link.tell(Ready())
+        timer = BackgroundTimer(0, turn=region, turns=len(REGIONS))
         while not link.stopped:
             for order in link.orders():
                 if isinstance(order, ReportRequest):
                     link.tell(customers.reports())
-                elif isinstance(order, CommitSchedule):
-                    rounds = Rounds(order.formation, turn=region, turns=len(REGIONS))
-            customers.sleep(rounds.due_at - clock.now())
-            if rounds.come(clock.now()):
+                elif isinstance(order, Opening):
+                    timer = BackgroundTimer(order.commit_at, turn=region, turns=len(REGIONS))
+            customers.sleep(timer.remaining(clock.now()))
+            if timer.is_due(clock.now()):
                 now = clock.now()
-                customers.turn(now)
+                customers.take_turn(now)
                 link.offer(customers.news(now))
 
 
@@ -141,24 +139,28 @@ def _packets(datagrams: Iterable[bytes]) -> Iterator[Packet]:
 class CustomerRegion:
     """All customers of one region."""
 
-    def __init__(self, plan: EdgePlan, region: int, count: int, *, loss: float, random: Random) -> None:
+    def __init__(self, deployment: Deployment, region: int, count: int, *, loss: float, random: Random) -> None:
+        settings, place = deployment.edge, region_of(deployment, region)
+        assert settings is not None
         self._region = region
+        self._names = place.feeds
+        self._plan = plan_of(deployment)
         self._loss = loss
         self._random = random
         self._lost = 0
         self._feeds: dict[int, tuple[UdpSocket, str]] = {}
-        feeds, servers = REGIONS[region].feeds, plan.servers_of(REGIONS[region])
+        homes = [deployment.name_of(site) for site in place.receivers[: len(place.feeds)]]
+        servers = tuple(settings.publishers[home].requests for home in homes)
         interface = Interface.named(LOOPBACK)
-        for stripe in plan.stripes.edge:
-            for feed in feeds:
-                route = plan.routes[stripe.endpoint(feed)]
-                feed_socket = UdpSocket(interface.join(route) if plan.multicast else bind(*route))
+        for stripe in self._plan.edge:
+            for feed in place.feeds:
+                feed_socket = UdpSocket(interface.join(stripe.endpoint(feed)))
                 self._feeds[feed_socket.fd] = feed_socket, feed
         self._states = [
             _CustomerState(
                 Customer(
-                    plan.settings.tag,
-                    feeds=feeds,
+                    settings.tag,
+                    feeds=place.feeds,
                     servers=servers[position % len(servers) :] + servers[: position % len(servers)],
                     options=CUSTOMER_OPTIONS,
                 ),
@@ -168,14 +170,13 @@ class CustomerRegion:
         ]
         self._by_repairs = {state.repairs.fd: state for state in self._states}
 
-    def follow(self, plan: EdgePlan, now: Instant) -> None:
+    def follow(self, now: Instant) -> None:
         """Follow all stripes from their first message on."""
+        stripes = self._plan.stripes
         for state in self._states:
-            state.customer.follow(
-                plan.stripes, plan.stripes.stripes, now, starts=dict.fromkeys(plan.stripes.stripes, 1)
-            )
+            state.customer.follow(self._plan, stripes, now, starts=dict.fromkeys(stripes, 1))
 
-    def turn(self, now: Instant) -> None:
+    def take_turn(self, now: Instant) -> None:
         """Process what arrived since the last turn."""
         for feed_socket, feed in self._feeds.values():
             for packet in _packets(feed_socket.receive(DATAGRAMS_MAX)):
@@ -201,13 +202,12 @@ class CustomerRegion:
 
     def sleep(self, period: Duration) -> None:
         """Sleep without reading: datagrams wait in the sockets, so that no CPU time is taken from releases."""
-        select.select((), (), (), max(period, 0) / SECOND)
+        select.select((), (), (), period / SECOND)
 
     def news(self, now: Instant) -> RegionNews:
         states = self._states
         silent = [
-            (feed, sum(any(each == feed for _, each in state.silent) for state in states))
-            for feed in REGIONS[self._region].feeds
+            (feed, sum(any(each == feed for _, each in state.silent) for state in states)) for feed in self._names
         ]
         return RegionNews(
             region=self._region,

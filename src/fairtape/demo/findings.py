@@ -1,22 +1,45 @@
-"""The results of the demonstration. Order and release times are read from the journals after the run."""
+"""The results of the demonstration, computed from the journals after the run.
 
-from collections.abc import Iterator, Mapping, Sequence
+Order and release times come from the journals of all sites. What the customers received is compared with the journal
+of a site, byte by byte.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from fairtape.core.effects import Release
-from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
+import numpy as np
+import numpy.typing as npt
+
+from fairtape.core.effects import Ordered, Release
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.percentiles import percentile
-from fairtape.demo.audit import CustomerVerdict, check_customers
-from fairtape.demo.customers import RegionReports
-from fairtape.demo.delays import Delays
-from fairtape.demo.reformers import FormationNews
+from fairtape.core.spans import messages
+from fairtape.demo.customers import CustomerReport, RegionReports
 from fairtape.demo.tally import DemoTally
-from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, DemoWorld, WorldPlan, name_of
-from fairtape.journal import AuditReport, JournalEntry, JournalReader, compare, verify
+from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, DemoWorld, plan_of
+from fairtape.deployment.config.description import Deployment
+from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import Step, StripeMessages, StripeSequencer
+from fairtape.formats.framing import unframe
+from fairtape.journal import AuditReport, FormationChanged, JournalEntry, JournalReader, compare, verify
+from fairtape.market.trades import records
 from fairtape.net.driver import may_run_in_real_time
+
+STEP: Final = 100 * MICROSECOND
+STEPS_MAX: Final = 60 * SECOND // STEP  # longer delays count in the last step; the maximum is exact
+
+
+class CustomerVerdict(NamedTuple):
+    """The result of checking the reports of all customers."""
+
+    customers: int  # that sent a report
+    complete: int  # that received exactly what was released
+    missed: int  # messages not received, summed over all customers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +47,8 @@ class Findings:
     """The results, as the report prints them."""
 
     world: DemoWorld
+    transport: str
+    folder: Path  # of the deployment
     published: int
     delivered: Mapping[str, int]  # messages released, by city
     one_order: bool
@@ -43,7 +68,7 @@ class Findings:
     late_reforming: int  # late releases that waited for a reformation
     killed: str | None  # the receiver that was killed
     killed_at: Instant  # since the floors opened
-    formations: Sequence[FormationNews]
+    formations: int  # that were decided
     reformed_delay: Duration | None  # from the kill to the first token of the formation without it
     customers: CustomerVerdict
     customer_requests: int
@@ -96,7 +121,7 @@ class Findings:
             "seconds": self.world.seconds,
             "loss": self.world.loss,
             "seed": self.world.seed,
-            "carrier": "mesh" if self.world.groups is None else "multicast",
+            "carrier": self.transport,
             "published": self.published,
             "delivered_min": self.delivered_min,
             "delivered": dict(self.delivered),
@@ -122,7 +147,7 @@ class Findings:
             "requests": self.requests,
             "repairs": self.repairs,
             "datagrams_lost": self.lost,
-            "formations": len(self.formations),
+            "formations": self.formations,
             "receiver_killed": self.killed,
             "receiver_delivered": self.delivered[self.killed] if self.killed is not None else None,
             "reformed_delay_ms": _scaled(self.reformed_delay, MILLISECOND),
@@ -140,28 +165,26 @@ class Findings:
         }
 
 
-def collect_findings(
-    tally: DemoTally,
-    plan: WorldPlan,
-    journals: Mapping[str, Path],
-    reports: Sequence[RegionReports],
-    *,
-    interrupted: bool,
-) -> Findings:
+def collect_findings(tally: DemoTally, reports: Sequence[RegionReports], *, interrupted: bool) -> Findings:
     """Read the journals of all sites and combine them with the tally."""
-    killed = None if tally.killed is None else name_of(tally.killed)
+    deployment = tally.deployment
+    journals = {SITES[node.number].name: deployment.journal_of(node) for node in deployment.sites}
+    killed = None if tally.killed is None else SITES[tally.killed].name
     proofs = {name: verify(path) for name, path in journals.items()}
     survivors = [name for name in journals if name != killed]
     problem = _problem(proofs, survivors, finished=tally.finished)
     if problem is None and killed is not None:
         problem = _prefix_problem(killed, journals[killed], journals[survivors[0]])
-    marks = _Marks(list(tally.formations)[1:])
+    decided_at = sorted(each.decided_at for each in tally.decisions.values())
+    marks = _Marks(decided_at[1:])
     if problem is None:
         marks.read(list(journals.values()))
-    news = tally.sites.values()
+    sites = tally.sites.values()
     regions = tally.regions.values()
     return Findings(
         world=tally.world,
+        transport="mesh" if deployment.groups is None else "multicast",
+        folder=deployment.folder,
         published=tally.published,
         delivered={name: proof.released_sequence or 0 for name, proof in proofs.items()},
         one_order=problem is None,
@@ -175,15 +198,15 @@ def collect_findings(
         delay_max=marks.delays.most,
         clock_bound=marks.clock_bound,
         real_time=may_run_in_real_time(),
-        requests=sum(each.requests for each in news),
-        repairs=sum(each.repairs for each in news),
-        lost=sum(each.lost for each in news),
+        requests=sum(each.requests for each in sites),
+        repairs=sum(each.repairs for each in sites),
+        lost=sum(each.lost for each in sites),
         late_reforming=marks.late_reforming,
         killed=killed,
         killed_at=max(tally.killed_at - tally.opened_at, 0),
-        formations=tuple(tally.formations),
+        formations=len(tally.decisions),
         reformed_delay=_reformed_delay(tally),
-        customers=check_customers(plan.edge, journals[survivors[0]], reports),
+        customers=check_customers(deployment, journals[survivors[0]], reports),
         customer_requests=sum(region.requests for region in regions),
         customer_lost=sum(region.lost for region in regions),
         without_second_feed=tally.without_second_feed,
@@ -197,9 +220,9 @@ def collect_findings(
 
 def _reformed_delay(tally: DemoTally) -> Duration | None:
     """From the kill to the start of the first formation without the killed site."""
-    for each in tally.formations:
-        if tally.killed is not None and tally.killed not in each.formation.members:
-            return each.formation.starts_at - tally.killed_at
+    for _, formation in sorted(tally.formations.items()):
+        if tally.killed is not None and tally.killed not in formation.members:
+            return formation.starts_at - tally.killed_at
     return None
 
 
@@ -233,8 +256,8 @@ def _prefix_problem(killed: str, journal: Path, whole: Path) -> str | None:
 class _Marks:
     """The release marks of all sites, token by token."""
 
-    def __init__(self, reformations: Sequence[FormationNews]) -> None:
-        self._reformations = reformations
+    def __init__(self, reformed_at: Sequence[Instant]) -> None:
+        self._reformed_at = reformed_at
         self.releases = 0
         self.late = 0
         self.late_reforming = 0
@@ -259,7 +282,7 @@ class _Marks:
         """Whether a formation was decided between the commit instant and the release."""
         first = min(mark.commit_at for mark in marks)
         last = max(mark.released_at for mark in marks)
-        return any(first < each.decided_at <= last for each in self._reformations)
+        return any(first < decided_at <= last for decided_at in self._reformed_at)
 
 
 def _rows(journals: Sequence[Path]) -> Iterator[list[JournalEntry]]:
@@ -268,6 +291,75 @@ def _rows(journals: Sequence[Path]) -> Iterator[list[JournalEntry]]:
         cursors = [open_journals.enter_context(JournalReader.open(path).entries()) for path in journals]
         for row in zip_longest(*cursors):
             yield [entry for entry in row if entry is not None]
+
+
+class Delays:
+    """A histogram of the delays from trade to release, over all sites. Its memory does not grow with the run."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(STEPS_MAX, np.int64)
+        self.most: Duration | None = None
+
+    def add(self, ordered: Ordered, released: Sequence[Instant]) -> None:
+        """Add the trades of one token, and when each site released them. Trades and sites use the same clock."""
+        delays = np.subtract.outer(np.array(released, np.int64), _traded_at(ordered)).ravel()
+        if len(delays):
+            np.add.at(self._counts, np.clip(delays // STEP, 0, STEPS_MAX - 1), 1)
+            self.most = max(self.most or 0, int(delays.max()))
+
+    def percentile(self, share: float) -> Duration | None:
+        """The delay that this share of releases does not exceed, rounded up to a step. None without releases."""
+        if self.most is None:
+            return None
+        through = np.cumsum(self._counts)
+        wanted = min(int(share * through[-1]), through[-1] - 1)
+        return min((int(np.searchsorted(through, wanted, side="right")) + 1) * STEP, self.most)
+
+
+def _traded_at(ordered: Ordered) -> npt.NDArray[np.int64]:
+    payloads = [payload for span in ordered.spans for _, payload in messages(span)]
+    traded_at: npt.NDArray[np.int64] = records(b"".join(payloads))["traded_at"].astype(np.int64)
+    return traded_at
+
+
+def check_customers(deployment: Deployment, journal: Path, regions: Iterable[RegionReports]) -> CustomerVerdict:
+    """Compare every report with what the journal says was released on each stripe."""
+    reports = [report for region in regions for report in region.reports]
+    if not reports:
+        return CustomerVerdict(0, 0, 0)
+    released = _released(deployment, journal)
+    complete = sum(dict(report.received) == released for report in reports)
+    missed = sum(_missed(report, released) for report in reports)
+    return CustomerVerdict(len(reports), complete, missed)
+
+
+def _missed(report: CustomerReport, released: Mapping[int, tuple[int, bytes]]) -> int:
+    return sum(max(count - report.received.get(stripe, (0, b""))[0], 0) for stripe, (count, _) in released.items())
+
+
+def _released(deployment: Deployment, journal: Path) -> dict[int, tuple[int, bytes]]:
+    """Message count and digest of each stripe, recomputed from the journal."""
+    assert deployment.edge is not None
+    edition = Edition(deployment.edge.tag, plan_of(deployment), deployment.edge.core)
+    sequencer = StripeSequencer(StripePosition.fresh(edition))
+    counts = [0] * len(edition.stripes)
+    digests = [blake2b() for _ in edition.stripes]
+    _add(sequencer.begin(), counts, digests)
+    with JournalReader.open(journal).entries() as cursor:
+        for each in cursor.everything():
+            if isinstance(each, FormationChanged):
+                sequencer.turn(each.change)
+            else:
+                _add(sequencer.deliver(each.ordered), counts, digests)
+    numbers = (stripe.number for stripe in edition.stripes)
+    return {number: (count, made.digest()) for number, count, made in zip(numbers, counts, digests, strict=True)}
+
+
+def _add(steps: Sequence[Step], counts: list[int], digests: list[Any]) -> None:
+    for step in steps:
+        if isinstance(step, StripeMessages):
+            counts[step.stripe] += step.count
+            digests[step.stripe].update(b"".join(unframe(step.framed)))
 
 
 def _scaled(duration: Duration | None, unit: Duration) -> float | None:

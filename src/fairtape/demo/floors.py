@@ -2,24 +2,23 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.demo.reformers import CommitSchedule
-from fairtape.demo.world import FLOORS, SITES, WorldPlan
+from fairtape.demo.world import FLOORS, BackgroundTimer
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.deployment.process.temporary_site import Rounds
-from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import faults_at, source_of, source_runtime
+from fairtape.deployment.publish.target import publish_target
+from fairtape.deployment.ring_plan import SourceConfig
+from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.source import Source
-from fairtape.ring.membership.formation import Formation
 
 SYMBOLS: Final = 2_000
 SLICE_PERIOD: Final = 100 * MILLISECOND
@@ -31,6 +30,7 @@ class Opening:
     """The order to start trading at this instant. Sent when the ring has formed."""
 
     opens_at: Instant
+    commit_at: Instant  # of some token
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class FloorNews:
     closed: bool  # the session is over and everything is acknowledged
 
 
-def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> None:
+def run_floors(link: ChildLink, folder: Path, *, seconds: float, rate: float, seed: int) -> None:
     """Entry point of the process."""
+    target = publish_target(folder)
     link.tell(Ready())
-    plan = link.expect(WorldPlan)
     opening = link.expect(Opening)
-    if plan is None or opening is None:
+    if opening is None:
         return
     clock = SharedClock()
-    session = Session(
+    session = TradingSession(
         Flow(
             rate=rate,
             symbols=SYMBOLS,
@@ -65,17 +65,14 @@ def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> No
         ),
         seed,
     )
-    driver = Driver([session.runtime(plan.ring, floor, clock) for floor in FLOORS], clock)
-    rounds = _rounds(plan.ring.formation)
+    driver = Driver([session.runtime(target.source_config(floor), clock) for floor in FLOORS], clock)
+    timer = BackgroundTimer(opening.commit_at, turn=0, turns=1)
 
     def stopped() -> bool:
-        nonlocal rounds
-        if rounds.come(clock.now()):
+        if timer.is_due(clock.now()):
             for order in link.orders():
                 if isinstance(order, Close):
                     session.close()
-                elif isinstance(order, CommitSchedule):
-                    rounds = _rounds(order.formation)
             link.offer(FloorNews(session.published, session.closed))
         return link.stopped
 
@@ -85,11 +82,7 @@ def run_floors(link: ChildLink, *, seconds: float, rate: float, seed: int) -> No
         driver.close()
 
 
-def _rounds(formation: Formation) -> Rounds:
-    return Rounds(formation, turn=len(SITES), turns=len(SITES) + 1)
-
-
-class Session:
+class TradingSession:
     """One trading session of all floors: generates the flow slice by slice and passes each floor its trades."""
 
     def __init__(self, flow: Flow, seed: int) -> None:
@@ -98,11 +91,10 @@ class Session:
         self.next_slice_at: Instant | None = flow.starts_at
         self._floors: dict[int, TradingFloorSource] = {}
 
-    def runtime(self, plan: RingPlan, node: int, clock: Clock) -> NodeRuntime:
-        config = plan.source(node)
+    def runtime(self, config: SourceConfig, clock: Clock) -> NodeRuntime:
         source = source_of(config, clock)
-        floor = self._floors[FLOORS[node].number] = TradingFloorSource(self, source)
-        return source_runtime(config, source, producer=floor, link_faults=faults_at(plan, node))
+        floor = self._floors[FLOORS[config.me].number] = TradingFloorSource(self, source)
+        return source_runtime(config, source, producer=floor)
 
     @property
     def published(self) -> int:
@@ -135,7 +127,7 @@ class Session:
 class TradingFloorSource:
     """One venue: a producer that publishes trades when they are due."""
 
-    def __init__(self, session: Session, source: Source) -> None:
+    def __init__(self, session: TradingSession, source: Source) -> None:
         self._session = session
         self._source = source
         self._trades = blank_trades(0)

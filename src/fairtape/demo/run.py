@@ -1,22 +1,25 @@
-"""Runs the demonstration: starts the processes, waits for the ring, kills a receiver, closes, collects the findings."""
+"""Runs the demonstration: a deployment, floors and customers beside it, a site that is killed, and the findings."""
 
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fairtape.core.cities import node_name
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.demo.customers import RegionReports, ReportRequest, run_customers
 from fairtape.demo.findings import Findings, collect_findings
 from fairtape.demo.floors import Close, Opening, run_floors
-from fairtape.demo.receivers import run_receiver
-from fairtape.demo.reformers import CommitSchedule, FormationNews, run_reformer
-from fairtape.demo.retransmitters import run_retransmitters
-from fairtape.demo.tally import DemoTally
-from fairtape.demo.world import REFORMER, REGIONS, SITES, TIMING, VICTIM, DemoWorld, WorldPlan, name_of
+from fairtape.demo.tally import DemoTally, DeploymentReader
+from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, DemoWorld, city_of
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.lock_file import folder_lock
+from fairtape.deployment.operations.doctor import check_ready
 from fairtape.deployment.process.children import ChildExited, ChildProcesses, Interrupts
-from fairtape.edge.service.stripe_plans import StripePlanStore
+from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.net.clock import SharedClock
 
 RECEIVE_PERIOD_MAX: Final = 20 * MILLISECOND
@@ -29,68 +32,55 @@ EXIT_DETECTION_PERIOD: Final = len(SITES) * TIMING.token_period + TIMING.reform_
 SECOND_FEED_PERIOD_MAX: Final = 10 * SECOND
 REPORTS_PERIOD_MAX: Final = 10 * SECOND
 FLOORS_NAME: Final = "the trading floors"
+VICTIM_NAME: Final = node_name(SITES[VICTIM])
 
 ObserverCallback = Callable[[DemoTally], None]
 """Called with the current state several times a second."""
 
 
 def run_demo(world: DemoWorld, folder: Path, observer: ObserverCallback) -> Findings:
-    """Run the whole demonstration, with the journals below `folder`."""
-    journals = journals_in(folder)
+    """Run the whole demonstration, as a deployment in `folder`, which must be new or empty."""
+    deployment = world.create(folder)
     clock = SharedClock()
     with Interrupts() as interrupts:
-        plan = world.plan(folder)
-        with ChildProcesses(
-            imports=[run_receiver.__module__, run_customers.__module__, run_retransmitters.__module__]
-        ) as children:
-            _start(children, world, plan, journals)
-            children.tell_all(plan)
-            tally = DemoTally(world, clock.now())
-            _Run(children, tally, clock, interrupts, observer).run()
+        with _running(deployment) as cluster, _beside(world, folder) as children:
+            tally = DemoTally(world, deployment, clock.now())
+            _Run(cluster, children, tally, clock, interrupts, observer).run()
             reports = _collect_reports(children, tally)
-        return collect_findings(tally, plan, journals, reports, interrupted=interrupts.count > 0)
+        return collect_findings(tally, reports, interrupted=interrupts.count > 0)
 
 
-def journals_in(folder: Path) -> dict[str, Path]:
-    """Create a journal folder for each city in `folder`, which must be empty."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UserError(f"--journals is {str(folder)!r}, which is not empty; name a new folder")
-        journals = {
-            city.name: folder / f"{node}-{city.name.lower().replace(' ', '-').replace('ã', 'a')}"
-            for node, city in SITES.items()
-        }
-        for path in journals.values():
-            path.mkdir()
-    except OSError as error:
-        raise UserError(
-            f"--journals is {str(folder)!r}, which cannot be written ({error.strerror}); name another folder"
-        ) from None
-    return journals
+@contextmanager
+def _running(deployment: Deployment) -> Iterator[LocalCluster]:
+    with folder_lock(deployment.folder):
+        check_ready(deployment)
+        for site in deployment.sites:
+            deployment.journal_of(site).mkdir(parents=True, exist_ok=True)  # an early end leaves empty ones
+        cluster = LocalCluster(deployment, quiet=True)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
 
 
-def _start(children: ChildProcesses, world: DemoWorld, plan: WorldPlan, journals: Mapping[str, Path]) -> None:
-    """Start all processes and wait until they are ready."""
-    plan.edge.folder.mkdir()
-    StripePlanStore(plan.edge.folder, plan.edge.settings.core).add(plan.edge.stripes)
-    names = {FLOORS_NAME, name_of(REFORMER), *journals}
-    children.start(name_of(REFORMER), run_reformer)
-    for position, (node, city) in enumerate(SITES.items()):
-        shows = position == 0  # the order is the same everywhere, so any site can feed the ticker
-        children.start(city.name, run_receiver, node, journals[city.name], shows)
-    children.start(FLOORS_NAME, partial(run_floors, seconds=world.seconds, rate=world.rate, seed=world.seed))
-    for number, region in enumerate(REGIONS):
-        if world.customers_of(region):
-            customers, servers = _customers_name(number), f"the retransmit servers of {region.name}"
-            names |= {customers, servers}
-            children.start(customers, run_customers, number, world.customers_of(region), world.loss, world.seed)
-            children.start(servers, run_retransmitters, number, journals)
-    children.await_ready(names)
+@contextmanager
+def _beside(world: DemoWorld, folder: Path) -> Iterator[ChildProcesses]:
+    """The processes that are not part of the deployment: its sources and customers."""
+    with ChildProcesses(imports=[run_floors.__module__, run_customers.__module__]) as children:
+        names = {FLOORS_NAME}
+        floors = partial(run_floors, seconds=world.seconds, rate=world.rate, seed=world.seed)
+        children.start(FLOORS_NAME, floors, folder)
+        for number in range(len(REGIONS)):
+            if count := world.customers_of(number):
+                names.add(_customers_name(number))
+                children.start(_customers_name(number), run_customers, folder, number, count, world.loss, world.seed)
+        children.await_ready(names)
+        yield children
 
 
 def _customers_name(region: int) -> str:
-    return f"the customers in {REGIONS[region].name}"
+    return f"the customers in {list(REGIONS)[region]}"
 
 
 class _Run:
@@ -98,14 +88,17 @@ class _Run:
 
     def __init__(
         self,
+        cluster: LocalCluster,
         children: ChildProcesses,
         tally: DemoTally,
         clock: SharedClock,
         interrupts: Interrupts,
         observer: ObserverCallback,
     ) -> None:
+        self._cluster = cluster
         self._children = children
         self._tally = tally
+        self._reader = DeploymentReader(tally.deployment, tally)
         self._clock = clock
         self._interrupts = interrupts
         self._observer = observer
@@ -128,8 +121,10 @@ class _Run:
             self._receive(RECEIVE_PERIOD_MAX)
             if self._clock.now() >= self._frame_at:
                 self._frame_at = self._clock.now() + FRAME_PERIOD
+                self._look()
                 self._observer(tally)
         self._observer(tally)
+        self._reader.close()
 
     def _done(self) -> bool:
         """Whether everything arrived. Customers that lost a receiver get some time to receive a second feed again."""
@@ -144,17 +139,18 @@ class _Run:
         tally = self._tally
         if tally.opened or tally.formation is None or self._interrupts.count:
             return
-        tally.opened_at = max(tally.formation.starts_at, now)
+        starts_at = tally.formation.starts_at
+        tally.opened_at = max(starts_at, now)
         self._closes_at = tally.opened_at + int(tally.world.seconds * SECOND)
-        self._children.tell(FLOORS_NAME, Opening(tally.opened_at))
+        self._children.tell_all(Opening(tally.opened_at, starts_at + TIMING.commit_delay))
 
     def _kill(self, now: Instant) -> None:
-        """Kill one receiver half-way, without warning."""
+        """Kill one site half-way, without warning."""
         tally = self._tally
         if not tally.world.kills or tally.killed_at or tally.closing or not tally.opened:
             return
-        if now >= (tally.opened_at + self._closes_at) // 2:
-            self._children.kill(name_of(VICTIM))
+        if now >= (tally.opened_at + self._closes_at) // 2 and VICTIM_NAME in self._cluster.supervisor.names:
+            self._cluster.supervisor.send(VICTIM_NAME, signal.SIGKILL)
             tally.killed_at = now
 
     def _close(self, now: Instant) -> None:
@@ -175,19 +171,27 @@ class _Run:
             tally.fail(f"{tally.lacking} did not receive everything that was published", settled_at=now)
         return now >= tally.settled_at
 
+    def _look(self) -> None:
+        """Read the deployment. A process of it that ended, unless it was killed here, is a failure."""
+        self._reader.update()
+        self._cluster.look()
+        for name, ended in self._cluster.lost.items():
+            if name != VICTIM_NAME or not self._tally.killed_at:
+                place = city_of(self._tally.deployment, name) if name in self._tally.deployment.nodes else name
+                sentence = f"{place}: {ended}, which was not part of the demonstration"
+                self._tally.fail(sentence, settled_at=self._clock.now() + EXIT_DETECTION_PERIOD)
+
     def _receive(self, wait_period: Duration) -> None:
         try:
             for _, news in self._children.hear(wait_period):
                 self._tally.receive(news)
-                if isinstance(news, FormationNews):
-                    self._children.tell_all(CommitSchedule(news.formation))
         except ChildExited as exited:
             self._tally.fail(str(exited), settled_at=self._clock.now() + EXIT_DETECTION_PERIOD)
 
 
 def _collect_reports(children: ChildProcesses, tally: DemoTally) -> list[RegionReports]:
     """The reports of all customers, or none if a region does not answer in time."""
-    names = {_customers_name(number) for number, region in enumerate(REGIONS) if tally.world.customers_of(region)}
+    names = {_customers_name(number) for number in range(len(REGIONS)) if tally.world.customers_of(number)}
     for name in names:
         children.tell(name, ReportRequest())
     try:

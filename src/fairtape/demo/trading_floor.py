@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from fairtape.core.cities import City, city, faults_between
 from fairtape.core.effects import Ordered, Release
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
@@ -23,7 +24,6 @@ from fairtape.exchange.outputs import TentativeFill
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cities import City, city, faults_between
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled

@@ -13,7 +13,7 @@ from rich.text import Text
 from fairtape.core.instants import SECOND, Instant
 from fairtape.core.percentiles import percentile
 from fairtape.demo.tally import DemoTally
-from fairtape.demo.world import FLOORS, REGIONS, SITES, name_of
+from fairtape.demo.world import FLOORS, REGIONS, SITES
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import VENUES
 
@@ -41,14 +41,14 @@ def screen(tally: DemoTally, now: Instant, height: int) -> Layout:
     layout = Layout()
     layout.split_column(
         Layout(_head(tally, now), size=HEAD_LINES),
-        Layout(_ring(tally), size=RING_LINES),
+        Layout(_ring(tally, now), size=RING_LINES),
         Layout(name="middle", ratio=1),
         Layout(name="foot", size=FOOT_LINES),
     )
-    layout["middle"].split_row(Layout(name="left", size=LEFT_WIDTH), Layout(_sites_panel(tally), ratio=1))
+    layout["middle"].split_row(Layout(name="left", size=LEFT_WIDTH), Layout(_sites_panel(tally, now), ratio=1))
     layout["left"].split_column(
         Layout(_panel("one order: the unified ticker", _ticker(tally, max(middle - sales - 3, 1))), ratio=1),
-        Layout(_panel(f"last sales of {tally.market.symbols:,} symbols", _sales(tally, sales - 2)), size=sales),
+        Layout(_panel(f"last sales of {len(tally.ticker.sales):,} symbols", _sales(tally, sales - 2)), size=sales),
     )
     layout["foot"].split_row(Layout(_foot(tally), size=LEFT_WIDTH), Layout(_customers_panel(tally), ratio=1))
     return layout
@@ -56,7 +56,7 @@ def screen(tally: DemoTally, now: Instant, height: int) -> Layout:
 
 def line(tally: DemoTally, now: Instant) -> str:
     """The same state in one line, for output that is not a terminal."""
-    killed = f", {name_of(tally.killed)} is killed" if tally.killed is not None else ""
+    killed = f", {SITES[tally.killed].name} is killed" if tally.killed is not None else ""
     return (
         f"{_elapsed(tally, now):5.1f} s: published {tally.published:,}, released everywhere {tally.delivered_min:,},"
         f" received by all customers {tally.received_min:,}, late {tally.late_fraction:.2%},"
@@ -88,18 +88,19 @@ def _head(tally: DemoTally, now: Instant) -> RenderableType:
     top.add_row(Text.assemble((" fairtape", "bold"), ("  one market, one order, one moment", "dim")), f"{state} ")
     world = (
         f" {len(SITES)} sites, {len(FLOORS)} floors, {counted(tally.world.customers, 'customer')}, real distances,"
-        f" {percent(tally.world.loss)} loss, {'mesh' if tally.world.groups is None else 'IP multicast'}"
+        f" {percent(tally.world.loss)} loss, {'mesh' if tally.deployment.groups is None else 'IP multicast'}"
     )
     bar = ProgressBar(total=seconds, completed=elapsed, complete_style="cyan", finished_style="cyan")
     return Group(top, Text(world, style="dim", no_wrap=True, overflow="ellipsis"), bar)
 
 
-def _ring(tally: DemoTally) -> RenderableType:
+def _ring(tally: DemoTally, now: Instant) -> RenderableType:
     """The members of the formation, with the current and the previous token site highlighted."""
-    token, formation = tally.token, tally.formation
+    formation = tally.formation
     text = Text(no_wrap=True, overflow="ellipsis", justify="center")
     if formation is None:
         return _panel("no formation yet", text)
+    token = formation.current(now)
     for position, member in enumerate(formation.members):
         if position:
             text.append("→", style="dim")
@@ -115,7 +116,7 @@ def _ring(tally: DemoTally) -> RenderableType:
 
 def _ticker(tally: DemoTally, rows: int) -> Text:
     text = _lines(f"{'number':>8} {'from':<4} {'symbol':<6} {'price':>8} {'shares':>7}")
-    for sequence, trade in list(tally.ticker)[-rows:]:
+    for sequence, trade in list(tally.trades)[-rows:]:
         text.append(f"\n{sequence:>8} ")
         text.append(f"{_VENUE_NAMES.get(trade.venue, trade.venue):<4}", style=COLOURS.get(trade.venue, "none"))
         text.append(f" {trade.symbol:<6} {trade.price / ONE:>8.2f} {trade.quantity // ONE:>7}")
@@ -125,29 +126,29 @@ def _ticker(tally: DemoTally, rows: int) -> Text:
 def _sales(tally: DemoTally, rows: int) -> Text:
     """The busiest symbols: last price, venue and total volume."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for position, (sale, volume) in enumerate(tally.market.sales[:rows]):
-        text.append("\n" if position else "").append(f"{sale.symbol:<6}", style="bold")
-        text.append(f" {sale.price / ONE:>8.2f} ").append(f"{sale.venue:<4}", style="dim")
-        text.append(f" volume {volume // ONE:>9,}")
+    for position, row in enumerate(tally.ticker.sales.busiest(rows)):
+        if row.last is not None:
+            text.append("\n" if position else "").append(f"{row.last.symbol:<6}", style="bold")
+            text.append(f" {row.last.price / ONE:>8.2f} ").append(f"{row.last.venue:<4}", style="dim")
+            text.append(f" volume {row.volume.quantity // ONE:>9,}")
     return text
 
 
-def _sites_panel(tally: DemoTally) -> Panel:
+def _sites_panel(tally: DemoTally, now: Instant) -> Panel:
     text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'repair':>6}")
     formation = tally.formation
-    holder = formation.holder(tally.token) if formation is not None else None
+    holder = formation.holder(formation.current(now)) if formation is not None else None
     for node, city in SITES.items():
-        news = tally.sites.get(node)
+        site = tally.sites[node]
         killed = node == tally.killed
         style = "red strike" if killed else "bright_cyan" if node == holder else "none"
         text.append("\n").append(city.name, style=style).append(" " * (9 - len(city.name)))
-        if news is not None:
-            text.append(f" {news.sequence:>9}")
-            if killed:
-                text.append(" killed", style="bold red")
-                continue
-            text.append(f" {news.late:>5}", style="yellow" if news.late else "none")
-            text.append(f" {news.requests:>5} {news.repairs:>6}")
+        text.append(f" {site.sequence:>9}")
+        if killed:
+            text.append(" killed", style="bold red")
+            continue
+        text.append(f" {site.late:>5}", style="yellow" if site.late else "none")
+        text.append(f" {site.requests:>5} {site.repairs:>6}")
     return _panel("sites", text)
 
 
@@ -161,8 +162,8 @@ def _lines(titles: str) -> Text:
 def _foot(tally: DemoTally) -> Panel:
     if tally.failures:
         return _panel("a failure", Text("\n".join(tally.failures), style="bold red", overflow="ellipsis"))
-    news = tally.sites.values()
-    lost, repairs = sum(each.lost for each in news), sum(each.repairs for each in news)
+    sites = tally.sites.values()
+    lost, repairs = sum(each.lost for each in sites), sum(each.repairs for each in sites)
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value in (
         ("published", f"{tally.published:,}, released {tally.delivered_min:,}"),
@@ -179,11 +180,11 @@ def _customers_panel(tally: DemoTally) -> Panel:
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, region in enumerate(REGIONS):
         news = tally.regions.get(number)
-        text.append("\n" if number else "").append(f"{region.name:<9}", style="bold")
+        text.append("\n" if number else "").append(f"{region:<9}", style="bold")
         if news is None:
             continue
         text.append(f"{news.customers:>3} ", style="dim").append(f"{news.trades_min:>6,} ")
-        publishers = tally.publishers(region)
+        publishers = tally.publishers(number)
         for position, (feed, silent) in enumerate(news.silent):
             text.append(" " if position else "")
             if tally.formation is None:

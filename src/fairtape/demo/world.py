@@ -1,86 +1,43 @@
-"""The cities, floors and regions of the demonstration, the links between them, and the plan for all processes."""
+"""The cities, floors and regions of the demonstration, and the deployment that it runs."""
 
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from random import SystemRandom
-from secrets import token_bytes
 from typing import Final
 
-from fairtape.core.addresses import Address
-from fairtape.core.link_faults import LinkFaults
+from fairtape.core.cities import CITIES, City, node_name
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.timing import PROFILES
-from fairtape.deployment.ring_plan import RingPlan
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.operations.draft import FIRST_SOURCE, Draft, create_deployment
+from fairtape.deployment.process.edge import stripe_plans_of
 from fairtape.edge.protocol.feed_assignment import Region
-from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, Endpoint, StripePlan
-from fairtape.market.symbols import VENUES, Venue, universe
-from fairtape.net.loopback import free_ports, loopback_book
-from fairtape.net.transports import LOOPBACK, Groups
-from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cities import CITIES, City, city, faults_between
+from fairtape.market.stripes import StripePlan
+from fairtape.market.symbols import VENUES, Venue
+from fairtape.net.driver import may_run_in_real_time
+from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.wire.frames import NodeId
-from fairtape.wire.seals import KEY_SIZE, Keys
 
 # The token goes round the world once. The order of CITIES keeps most hops short, and their sum is far below nine token
 # periods, so a token delayed by a loss catches up within a few hops.
 SITES: Final[dict[NodeId, City]] = dict(enumerate(CITIES, 1))
-FLOORS: Final[dict[NodeId, Venue]] = {100 + venue.number: venue for venue in VENUES[:6]}
-REFORMER: Final = 901
-REFORMER_CITY: Final = city("London")
-OPERATOR: Final = 999
-TIMING: Final = PROFILES["wan"]
+FLOORS: Final[dict[NodeId, Venue]] = dict(enumerate(VENUES[:6], FIRST_SOURCE))
+PROFILE: Final = "wan"
+TIMING: Final = PROFILES[PROFILE]
 RESILIENCE: Final = 2  # a message commits when three sites hold it, so it survives the failure of any two
-
-TAG: Final = "DM"
-CORE: Final = 0  # the core stripe
 EDGE_STRIPES: Final = 2  # for trades; one more carries all other messages
-EDGE_SYMBOLS: Final = 32  # listed in the directory: 192 listings over all venues; other symbols use wide messages
-EDGE_BITS_PER_S: Final = 100_000_000  # per edge stripe
+EDGE_SYMBOLS: Final = 32  # listed for six venues, so that customers need not process a long directory
+# Each region is served by the first two of its cities, and by the next ones when those fail.
+REGIONS: Final = {
+    "Americas": ("New York", "Chicago", "São Paulo", "London"),
+    "Europe": ("London", "Frankfurt", "New York", "Mumbai"),
+    "Asia": ("Tokyo", "Singapore", "Sydney", "Mumbai"),
+}
+VICTIM: Final = next(node for node, city in SITES.items() if city.name == "Tokyo")
+"""The site that is killed half-way: it publishes to customers, and a floor is next to it."""
 
-
-def _region(name: str, *cities: str) -> Region:
-    """A region with two feeds: published by the first two cities, and by the next ones when those fail."""
-    nodes = {site.name: node for node, site in SITES.items()}
-    return Region(
-        name=name, feeds=(f"{name}-A", f"{name}-B"), receivers=tuple(nodes[city_name] for city_name in cities)
-    )
-
-
-REGIONS: Final = (
-    _region("Americas", "New York", "Chicago", "São Paulo", "London"),
-    _region("Europe", "London", "Frankfurt", "New York", "Mumbai"),
-    _region("Asia", "Tokyo", "Singapore", "Sydney", "Mumbai"),
-)
-VICTIM: Final = REGIONS[-1].receivers[0]  # killed half-way: it publishes to customers, and a floor is next to it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgePlan:
-    """Configuration shared by the processes of the edge."""
-
-    stripes: StripePlan
-    settings: EdgeSettings
-    folder: Path  # holds the stripe plan as a file, for the retransmit servers
-    routes: Mapping[Endpoint, Address]  # where a feed of a stripe is sent: its group, or its only listener
-    multicast: bool  # whether the routes are groups
-
-    def servers_of(self, region: Region) -> tuple[Address, ...]:
-        """The retransmit servers of a region, next to its first receivers."""
-        return tuple(self.settings.publishers[name_of(site)].requests for site in publishers_of(region))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorldPlan:
-    """Configuration shared by all processes."""
-
-    ring: RingPlan  # its formation is a template; the reformation server sets the start
-    topology: Topology
-    edge: EdgePlan
-    store: str  # of the reformation server
+BACKGROUND_PERIOD: Final = 100 * MILLISECOND
+NICENESS: Final = 15  # of processes that are not part of the deployment, where its sites have no real-time priority
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,83 +48,81 @@ class DemoWorld:
     loss: float
     rate: float  # messages per second, over all floors
     seed: int
-    groups: Groups | None
-    transport: str  # for display
+    mesh: bool = False
     customers: int = 200  # over all regions
     kills: bool = True  # one receiver, half-way
-    secret: bytes = field(default_factory=lambda: token_bytes(KEY_SIZE), repr=False)
 
-    def plan(self, folder: Path) -> WorldPlan:
-        """The plan, without a start instant. The servers keep their files in `folder`."""
-        nodes = (*SITES, REFORMER, *FLOORS)
-        members = tuple(SITES)
-        return WorldPlan(
-            ring=RingPlan(
-                formation=Formation(number=1, members=members, timing=TIMING, starts_at=0, resilience=RESILIENCE),
-                keys=Keys.from_secret(self.secret, (*SITES, REFORMER, OPERATOR), FLOORS),
-                book=loopback_book(SITES, FLOORS, (REFORMER,)),
-                groups=self.groups,
-                link_faults={node: self._link_faults_at(node, nodes) for node in nodes},
-                fault_seed=self.seed,
-            ),
-            topology=Topology(loops=(LoopTopology(number=0, tour=members, timing=TIMING),), resilience=RESILIENCE),
-            edge=_edge_plan(folder / ".edge", self.groups),
-            store=f"sqlite:{folder / '.formations.db'}",
+    def create(self, folder: Path) -> Deployment:
+        """Write the deployment into a new or empty folder. Raises `UserError`."""
+        regions = {
+            name: tuple(node_name(city) for each in cities for city in CITIES if city.name == each)
+            for name, cities in REGIONS.items()
+        }
+        draft = Draft(
+            loops=(len(SITES),),
+            profile=PROFILE,
+            sources=len(FLOORS),
+            resilience=str(RESILIENCE),
+            mesh=self.mesh,
+            edge=EDGE_STRIPES if self.customers else 0,
+            edge_symbols=EDGE_SYMBOLS,
+            regions=regions if self.customers else {},
+            cities=tuple(city.name for city in SITES.values()),
+            loss=self.loss,
+            fault_seed=self.seed,
         )
+        return create_deployment(folder, draft)
 
-    def customers_of(self, region: Region) -> int:
-        """How many of all customers are in this region."""
-        index = REGIONS.index(region)
-        return (self.customers + len(REGIONS) - 1 - index) // len(REGIONS)
-
-    def _link_faults_at(self, node: NodeId, nodes: tuple[NodeId, ...]) -> dict[NodeId, LinkFaults]:
-        here = city_of(node)
-        return {other: faults_between(city_of(other), here, loss=self.loss) for other in nodes if other != node}
+    def customers_of(self, region: int) -> int:
+        """How many of all customers are in the region of this number."""
+        return (self.customers + len(REGIONS) - 1 - region) // len(REGIONS)
 
 
-def _edge_plan(folder: Path, groups: Groups | None) -> EdgePlan:
-    """The stripe plan of today, on a random range of groups so that two demonstrations do not collide."""
-    feeds = [feed for region in REGIONS for feed in region.feeds]
-    port, *ports = free_ports(1 + 2 * len(SITES) + len(feeds) * (EDGE_STRIPES + 1))
-    stripes = plan_by_rate(
-        dict.fromkeys(universe(EDGE_SYMBOLS), 1),
-        EDGE_STRIPES,
-        EDGE_BITS_PER_S,
-        midnight_at=time.time_ns() // DAY * DAY,
-        feeds=feeds,
-        venues=[venue.name for venue in FLOORS.values()],
-        base=Endpoint(f"239.196.{SystemRandom().randrange(1, 255)}.1", port),
-    ).plan
-    publishers = {
-        name_of(site): PublisherPlace(feed=feed, requests=(LOOPBACK, ports.pop()), replays=(LOOPBACK, ports.pop()))
-        for region in REGIONS
-        for feed, site in zip(region.feeds, publishers_of(region), strict=True)
-    }
-    endpoints = [endpoint for stripe in stripes.edge for _, endpoint in stripe.feeds]
-    return EdgePlan(
-        stripes=stripes,
-        settings=EdgeSettings(tag=TAG, core=CORE, publishers=publishers, first_plan=1, ttl=0, guaranteed=(LOOPBACK,)),
-        folder=folder,
-        routes={
-            each: (each.address, each.port) if groups is not None else (LOOPBACK, ports.pop()) for each in endpoints
-        },
-        multicast=groups is not None,
-    )
+def customers_possible() -> bool:
+    """Whether customers can receive: they need IP multicast."""
+    return multicast_works(LOOPBACK)
 
 
-def publishers_of(region: Region) -> tuple[NodeId, ...]:
-    """The first publishers of a region, one per feed. Each has a retransmit server next to it."""
-    return region.receivers[: len(region.feeds)]
+def region_of(deployment: Deployment, number: int) -> Region:
+    """A region as the deployment has it."""
+    assert deployment.edge is not None
+    return deployment.edge.regions[number]
 
 
-def city_of(node: NodeId) -> City:
-    if node == REFORMER:
-        return REFORMER_CITY
-    return SITES[node] if node in SITES else city(FLOORS[node].city)
+def plan_of(deployment: Deployment) -> StripePlan:
+    """The stripe plan of the deployment."""
+    assert deployment.edge is not None
+    return stripe_plans_of(deployment).by_version(deployment.edge.first_plan)[0]
 
 
-def name_of(node: NodeId) -> str:
-    """The display name of a node."""
-    if node == REFORMER:
-        return "the reformation server"
-    return SITES[node].name if node in SITES else FLOORS[node].name
+def city_of(deployment: Deployment, name: str) -> str:
+    """The display name of a site."""
+    return SITES[deployment.nodes[name].number].name
+
+
+def lower_priority() -> None:
+    """Lower the priority of this process below the sites, because releases have deadlines."""
+    if not may_run_in_real_time():  # real-time processes come first anyway
+        os.nice(NICENESS)
+
+
+class BackgroundTimer:
+    """When processes beside the sites do their work: each in its turn, away from the commit instants.
+
+    At a commit instant all sites of this machine need a core at once, and any other work delays a release.
+    """
+
+    def __init__(self, commit_at: Instant, *, turn: int, turns: int) -> None:
+        """`commit_at` is any commit instant: their period is a multiple of BACKGROUND_PERIOD."""
+        quiet, usable = BACKGROUND_PERIOD // 8, BACKGROUND_PERIOD // 2
+        self.due_at = commit_at % BACKGROUND_PERIOD + quiet + usable * turn // turns
+
+    def is_due(self, now: Instant) -> bool:
+        """Whether the turn of this process has come. True once in each period."""
+        if now < self.due_at:
+            return False
+        self.due_at += ((now - self.due_at) // BACKGROUND_PERIOD + 1) * BACKGROUND_PERIOD
+        return True
+
+    def remaining(self, now: Instant) -> Duration:
+        return max(self.due_at - now, 0)

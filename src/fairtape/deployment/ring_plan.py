@@ -29,6 +29,8 @@ class SourceConfig:
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
     window_max: int = WINDOW_MAX
+    link_faults: Mapping[NodeId, LinkFaults] = field(default_factory=dict)  # to inject, by sender
+    fault_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,4 +58,6 @@ class RingPlan:
             stripe=self.stripe,
             datagram_max=self.datagram_max,
             window_max=self.window_max,
+            link_faults=self.link_faults.get(me, {}),
+            fault_seed=self.fault_seed,
         )

@@ -1,6 +1,6 @@
 """Node runtimes for a ring plan or a source: transport, injected faults, journal, receiver or source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -8,6 +8,7 @@ from typing import Final
 from fairtape.core.effects import Deliver, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.deployment.ring_plan import RingPlan, SourceConfig
 from fairtape.journal import JournalWriter
@@ -28,12 +29,9 @@ def ring_transport(plan: RingPlan | SourceConfig, me: NodeId) -> Transport:
     return Mesh(me, plan.book) if plan.groups is None else IpMulticast(me, plan.book, plan.groups)
 
 
-def faults_at(plan: RingPlan, me: NodeId) -> FaultInjector | None:
-    """The faults to inject into the datagrams that one node receives; None: none."""
-    links = plan.link_faults.get(me)
-    if not links:
-        return None
-    return FaultInjector(links, Random(f"{plan.fault_seed}/{me}"))  # noqa: S311 - injected faults, not secrets
+def fault_injector(links: Mapping[NodeId, LinkFaults], me: NodeId, *, seed: int) -> FaultInjector | None:
+    """The faults to inject into the datagrams that one node receives, by sender; None: none."""
+    return FaultInjector(links, Random(f"{seed}/{me}")) if links else None  # noqa: S311 - injected faults, no secrets
 
 
 def gather_period(timing: Timing) -> Duration:
@@ -70,7 +68,7 @@ def site_runtime(
     runtime = NodeRuntime(
         receiver,
         ring_transport(plan, me),
-        link_faults=faults_at(plan, me),
+        link_faults=fault_injector(plan.link_faults.get(me, {}), me, seed=plan.fault_seed),
         journal=writer,
         consumer=consumer,
         reporter=reporter,
@@ -93,12 +91,7 @@ def source_of(config: SourceConfig, clock: Clock) -> Source:
     )
 
 
-def source_runtime(
-    config: SourceConfig,
-    source: Source,
-    producer: Producer | None = None,
-    *,
-    link_faults: FaultInjector | None = None,
-) -> NodeRuntime:
+def source_runtime(config: SourceConfig, source: Source, producer: Producer | None = None) -> NodeRuntime:
     """The runtime of a source. It receives only the control channel."""
-    return NodeRuntime(source, ring_transport(config, config.me), link_faults=link_faults, producer=producer)
+    faults = fault_injector(config.link_faults, config.me, seed=config.fault_seed)
+    return NodeRuntime(source, ring_transport(config, config.me), link_faults=faults, producer=producer)

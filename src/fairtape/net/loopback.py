@@ -55,12 +55,3 @@ def loopback_groups(*, mesh: bool) -> Groups | None:
     data, control = free_ports(2)
     host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # noqa: S311 - an address, no secret
     return Groups(data=(host, data), control=(host, control), interface=LOOPBACK, ttl=0)
-
-
-def transport_text(groups: Groups | None, *, mesh: bool) -> str:
-    """The transport, for users."""
-    if groups is not None:
-        return "IP multicast on the loopback interface"
-    if mesh:
-        return "a mesh of unicasts, as requested"
-    return "a mesh of unicasts, because IP multicast does not work on this machine"

@@ -9,7 +9,6 @@ The simulator:
 - `faults`: faults as values, their scheduling, and an intruder
 - `observer`: the interface of everything that observes a world
 - `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
-- `cities`: round trips between nine cities
 
 Worlds and their checkers:
 

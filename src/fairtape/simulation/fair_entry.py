@@ -23,6 +23,7 @@ from statistics import median
 from struct import Struct
 from typing import Final
 
+from fairtape.core.cities import CITIES, City, faults_between, round_trip
 from fairtape.core.effects import Channel, Effect, Ordered, Release, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
@@ -31,7 +32,6 @@ from fairtape.core.timing import PROFILES
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.cities import CITIES, City, faults_between, round_trip
 from fairtape.simulation.clocks import SimulatedClock, drifting_clock
 from fairtape.simulation.observer import Observer
 from fairtape.simulation.world import EPOCH, World

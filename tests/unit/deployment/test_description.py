@@ -237,3 +237,38 @@ def test_an_impossible_region_is_one_sentence(tmp_path: Path, line: str, error: 
     path.write_text(f"{path.read_text()}\n[edge.regions]\n{line}\n")
     with pytest.raises(UserError, match=re.escape(error)):
         read_deployment(tmp_path / "new")
+
+
+def test_cities_name_the_sites_and_delay_every_link(tmp_path: Path) -> None:
+    cities = ("São Paulo", "London", "Tokyo")
+    deployment = made(tmp_path / "new", loops=(3,), hosts=(), cities=cities, loss=0.02, profile="wan", reformers=1)
+    assert [site.name for site in deployment.sites] == ["sao-paulo", "london", "tokyo"]
+    assert deployment.link_faults is not None
+    at_tokyo = deployment.link_faults.at(deployment.nodes["tokyo"].number)
+    assert len(at_tokyo) == len(deployment.nodes) - 1
+    assert at_tokyo[deployment.nodes["london"].number].delay == 105 * MILLISECOND
+    assert at_tokyo[deployment.nodes["XTKS"].number].delay < MILLISECOND
+    assert at_tokyo[deployment.nodes["operator"].number].delay == 0
+    assert {link.loss for link in at_tokyo.values()} == {0.02}
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("loss = 0.9", "link_faults.loss is 0.9; expected a share from 0 to 0.5, such as 0.01 for 1 %"),
+        ('loss = "much"', "link_faults.loss is 'much'; expected a share from 0 to 0.5"),
+        ('cities = { s1 = "Paris" }', "link_faults.cities.s1 is 'Paris'; expected one of New York, Chicago,"),
+        ('cities = { s9 = "Tokyo" }', "link_faults.cities.s9 is 'Tokyo'; no such field is known"),
+        ("delay = 1", "link_faults.delay is 1; no such field is known"),
+    ],
+)
+def test_impossible_link_faults_are_one_sentence(tmp_path: Path, line: str, error: str) -> None:
+    made(tmp_path / "new", hosts=())
+    with (tmp_path / "new" / FILE).open("a") as file:
+        file.write(f"\n[link_faults]\n{line}\n")
+    with pytest.raises(UserError, match=re.escape(error)):
+        read_deployment(tmp_path / "new")
+
+
+def test_without_a_city_or_a_loss_no_faults_are_injected(tmp_path: Path) -> None:
+    assert made(tmp_path / "new").link_faults is None

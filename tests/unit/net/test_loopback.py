@@ -1,4 +1,4 @@
-"""Free ports: none is given to two nodes of one demo, and none that another program uses."""
+"""Free ports: none is given to two nodes of one deployment, and none that another program uses."""
 
 import socket
 from collections.abc import Iterator
@@ -6,25 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.demo.world import DemoWorld
+from fairtape.deployment.config.description import Deployment
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.net.loopback import PORTS, free_ports
 
 
-def mesh_world() -> DemoWorld:
-    return DemoWorld(seconds=1, loss=0, rate=1, seed=1, groups=None, transport="a mesh")
-
-
-def all_ports_of(world: DemoWorld, folder: Path) -> Iterator[int]:
-    plan = world.plan(folder)
-    yield from (peer.port for peer in plan.ring.book.values())
-    yield from (port for _, port in plan.edge.routes.values())
-    for publisher in plan.edge.settings.publishers.values():
+def all_ports_of(deployment: Deployment) -> Iterator[int]:
+    yield from (node.port for node in deployment.nodes.values())
+    assert deployment.edge is not None
+    for publisher in deployment.edge.publishers.values():
         yield from (publisher.requests[1], publisher.replays[1])
 
 
-def test_no_port_of_a_world_is_given_twice(tmp_path: Path) -> None:
-    for _ in range(20):
-        ports = list(all_ports_of(mesh_world(), tmp_path))
+def test_no_port_of_a_deployment_is_given_twice(tmp_path: Path) -> None:
+    draft = Draft(loops=(9,), profile="wan", edge=2, mesh=True)
+    for attempt in range(20):
+        ports = list(all_ports_of(create_deployment(tmp_path / str(attempt), draft)))
         assert len(ports) == len(set(ports))
 
 

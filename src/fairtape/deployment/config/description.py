@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fairtape.core.addresses import PORT_MAX, Address, find_address, format_address, is_host
+from fairtape.core.cities import CITIES, City, city, faults_between
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.sync_policy import SYNC_PERIOD, SyncPolicy
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.config.toml_table import TomlTable
@@ -98,6 +100,28 @@ class FloorSettings:
         )
 
 
+LOSS_MAX: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectedFaults:
+    """Faults that every node injects where datagrams arrive, for demonstrations and tests on one machine."""
+
+    cities: Mapping[NodeId, City | None]  # of every node: delays follow the distances; None: no delay
+    loss: float  # of every link
+    seed: int
+
+    def at(self, node: NodeId) -> dict[NodeId, LinkFaults]:
+        """The faults of the links to one node, by sender."""
+        return {other: self._link(other, node) for other in self.cities if other != node}
+
+    def _link(self, sender: NodeId, receiver: NodeId) -> LinkFaults:
+        one, other = self.cities[sender], self.cities[receiver]
+        if one is None or other is None:
+            return LinkFaults(loss=self.loss)
+        return faults_between(one, other, loss=self.loss)
+
+
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
 JOURNALS: Final = "journals"
@@ -166,6 +190,7 @@ class Deployment:
     real_time: RealTime
     edge: EdgeSettings | None  # None: no site publishes to customers
     gateways: Mapping[str, GatewayOptions]  # by the names of their sources
+    link_faults: InjectedFaults | None = None
     floor: FloorSettings = _ANY_FLOOR
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
@@ -258,6 +283,7 @@ def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
         floor=_floor(table.table("floor", optional=True), nodes),
         gateways=_gateways(folder, table.table("gateways", optional=True), nodes),
         topology=_topology(table, nodes),
+        link_faults=_link_faults(table.table("link_faults", optional=True), nodes),
     )
     _refuse_shared_sources(table, found)
     for each in (journal, clock, process, store, table):
@@ -363,6 +389,31 @@ def _groups(network: TomlTable) -> Groups | None:
         return Groups(data=data, control=control, ttl=ttl)
     except UserError as error:
         raise UserError(f"{network.file}: network: {error}") from None
+
+
+def _link_faults(faults: TomlTable, nodes: Mapping[str, Node]) -> InjectedFaults | None:
+    """Injected faults. Without a city and without loss there are none."""
+    seed = faults.number("seed", 0, 1 << 32, 1)
+    loss = faults.take("loss", object, 0.0)
+    if not isinstance(loss, int | float) or isinstance(loss, bool) or not 0 <= loss <= LOSS_MAX:
+        raise faults.wrong("loss", loss, f"expected a share from 0 to {LOSS_MAX:g}, such as 0.01 for 1 %")
+    table = faults.table("cities", optional=True)
+    cities = {node.number: _city(table, node.name) for node in nodes.values()}
+    table.finish()
+    faults.finish()
+    if not loss and not any(cities.values()):
+        return None
+    return InjectedFaults(cities=cities, loss=float(loss), seed=seed)
+
+
+def _city(table: TomlTable, name: str) -> City | None:
+    text = table.take(name, str, "")
+    if not text:
+        return None
+    try:
+        return city(text)
+    except ValueError:
+        raise table.wrong(name, text, f"expected one of {', '.join(each.name for each in CITIES)}") from None
 
 
 def _edge(folder: Path, edge: TomlTable, nodes: Mapping[str, Node], core: int) -> EdgeSettings | None:

@@ -2,14 +2,15 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
 from fairtape.core.addresses import Address, format_address
+from fairtape.core.cities import CITIES, city, node_name
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
@@ -30,7 +31,7 @@ SITES_MAX: Final = 96
 REFORMERS_MAX: Final = 9
 SOURCES_MAX: Final = len(VENUES)
 EDGE_STRIPES_MAX: Final = 32
-EDGE_SYMBOLS: Final = 256  # in the first plan
+EDGE_SYMBOLS: Final = 256  # listed in the first plan; others are published in longer messages
 EDGE_BITS_PER_S: Final = 100_000_000  # rate of one edge stripe
 FEEDS: Final = ("A", "B")
 PORTS_FROM: Final = 17_200  # the first port on hosts that are not this machine
@@ -51,6 +52,11 @@ class Draft:
     hosts: tuple[str, ...] = ()  # used in turn; none: only this machine
     mesh: bool = False
     edge: int = 0  # stripes for customers; 0: no edge
+    edge_symbols: int = EDGE_SYMBOLS
+    regions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of customers: the sites near each, in order
+    cities: tuple[str, ...] = ()  # of the sites, which are named after them; delays follow the distances
+    loss: float = 0.0  # to inject on every link
+    fault_seed: int = 1
 
     @property
     def sites(self) -> int:
@@ -61,6 +67,25 @@ class Draft:
     def local(self) -> bool:
         """Whether all nodes are on this machine."""
         return all(_is_loopback(host) for host in self.hosts)
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        if self.cities:
+            return tuple(node_name(city(each)) for each in self.cities)
+        return tuple(f"s{number}" for number in range(1, self.sites + 1))
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        return tuple(venue.name for venue in VENUES[: self.sources])
+
+    @property
+    def reformer_names(self) -> tuple[str, ...]:
+        return tuple(f"x{number}" for number in range(1, self.reformers + 1))
+
+    @property
+    def feeds(self) -> tuple[str, ...]:
+        """Two for each region; without regions, two for all customers."""
+        return tuple(f"{region}-{feed}" for region in self.regions for feed in FEEDS) or FEEDS
 
     def chosen_profile(self) -> str:
         """The given profile, or the fastest that this machine can run."""
@@ -109,8 +134,7 @@ def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) ->
 
 def _text(draft: Draft) -> Iterator[str]:
     profile = draft.chosen_profile()
-    names = [f"s{number}" for number in range(1, draft.sites + 1)]
-    sources = [venue.name for venue in VENUES[: draft.sources]]
+    names, sources = draft.site_names, draft.source_names
     edge_addresses = 2 * len(names) if draft.edge else 0
     addresses = _addresses(draft, len(names) + draft.reformers + len(sources) + 1 + edge_addresses)
     yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
@@ -122,10 +146,11 @@ def _text(draft: Draft) -> Iterator[str]:
     yield from _network(draft)
     yield from _surroundings(draft)
     yield from _loop_tables(draft, profile, names)
+    yield from _link_faults(draft)
     yield "[floor]  # the rules of the trading floor, the same for all replicas"
     yield f"commit_passes = {COMMIT_PASSES}  # N: a trade commits after N token passes"
     yield '# operators = ["XNYS"]  # sources that may open markets and deposit money; without it, all may'
-    yield '# arbiters = { s1 = "XTKS" }  # the source that reports the trades of a site; `fairtape up` runs them'
+    yield f'# arbiters = {{ {names[0]} = "XTKS" }}  # reports the trades of that site; `fairtape up` runs it'
     yield ""
     yield "# [gateways]  # order entry, by the source that it publishes as; `fairtape up` runs them"
     yield '# XLON = { entry = "127.0.0.1:9101", fix = "127.0.0.1:9102", ouch = "127.0.0.1:9103" }'
@@ -136,8 +161,8 @@ def _text(draft: Draft) -> Iterator[str]:
     yield from (_member(name, number, next(addresses)) for number, name in enumerate(names, 1))
     yield ""
     yield "[reformers]  # reformation servers: one leads, the others are on standby"
-    for number in range(draft.reformers):
-        yield _member(f"x{number + 1}", FIRST_REFORMER + number, next(addresses))
+    for number, name in enumerate(draft.reformer_names, FIRST_REFORMER):
+        yield _member(name, number, next(addresses))
     yield ""
     yield "[sources]  # publishers; each has its own key in keys/"
     for number, name in enumerate(sources, FIRST_SOURCE):
@@ -165,12 +190,47 @@ def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[Address]) -> I
     for place, name in enumerate(names):
         host = hosts[place % len(hosts)]
         ports = [port for _, port in addresses[2 * place : 2 * place + 2]]
-        feed = FEEDS[place % len(FEEDS)]
+        feed = _feed_of(draft, name)
         yield f'{name} = {{ feed = "{feed}", requests = "{host}:{ports[0]}", replays = "{host}:{ports[1]}" }}'
-    near = ", ".join(f'"{name}"' for name in names[:3])
     yield ""
-    yield "# [edge.regions]  # two sites publish to each region; the next one replaces a site that fails"
-    yield f'# here = {{ feeds = ["A", "B"], sites = [{near}] }}'
+    hidden = "" if draft.regions else "# "
+    yield f"{hidden}[edge.regions]  # two sites publish to each region; the next one replaces a site that fails"
+    for region, near in draft.regions.items():
+        feeds = json.dumps([f"{region}-{feed}" for feed in FEEDS])
+        yield f"{region} = {{ feeds = {feeds}, sites = {json.dumps(near)} }}"
+    if not draft.regions:
+        yield f'# here = {{ feeds = ["A", "B"], sites = {json.dumps(names[:3])} }}'
+
+
+def _feed_of(draft: Draft, site: str) -> str:
+    """The feed of a publisher: that of the first region near it, or the feeds in turn."""
+    for region, near in draft.regions.items():
+        if site in near:
+            return f"{region}-{FEEDS[near.index(site) % len(FEEDS)]}"
+    return FEEDS[draft.site_names.index(site) % len(FEEDS)]
+
+
+def _link_faults(draft: Draft) -> Iterator[str]:
+    """The cities of all nodes: of sources those of their venues, of reformation servers those of sites."""
+    if not draft.cities:
+        yield "# [link_faults]  # injected where datagrams arrive, for demonstrations and tests on one machine"
+        yield "# loss = 0.01  # on every link"
+        yield "# seed = 1"
+        yield f'# cities = {{ {draft.site_names[0]} = "Tokyo", x1 = "London" }}  # delays follow the distances'
+        yield ""
+        return
+    known = {each.name for each in CITIES}
+    cities = dict(zip(draft.site_names, (city(each).name for each in draft.cities), strict=True))
+    for place, name in enumerate(draft.reformer_names, 1):
+        cities[name] = city(draft.cities[place * len(draft.cities) // (draft.reformers + 1)]).name
+    cities |= {venue.name: venue.city for venue in VENUES[: draft.sources] if venue.city in known}
+    yield "[link_faults]  # injected where datagrams arrive, for demonstrations and tests on one machine"
+    yield f"loss = {draft.loss:g}  # on every link"
+    yield f"seed = {draft.fault_seed}"
+    yield ""
+    yield "[link_faults.cities]  # delays between nodes follow the distances between their cities"
+    yield from (f"{name} = {json.dumps(place, ensure_ascii=False)}" for name, place in cities.items())
+    yield ""
 
 
 def _first_plan(draft: Draft) -> StripePlan:
@@ -178,10 +238,15 @@ def _first_plan(draft: Draft) -> StripePlan:
     today = time.time_ns() // DAY * DAY
     random = SystemRandom()
     base = Endpoint(f"239.196.{random.randrange(1, 255)}.1", free_ports(1)[0])
-    rates = dict.fromkeys(universe(EDGE_SYMBOLS), 1)
-    venues = [venue.name for venue in VENUES[: draft.sources]]
+    rates = dict.fromkeys(universe(draft.edge_symbols), 1)
     return plan_by_rate(
-        rates, draft.edge, EDGE_BITS_PER_S, midnight_at=today, feeds=FEEDS, venues=venues, base=base
+        rates,
+        draft.edge,
+        EDGE_BITS_PER_S,
+        midnight_at=today,
+        feeds=draft.feeds,
+        venues=draft.source_names,
+        base=base,
     ).plan
 
 

@@ -12,17 +12,21 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.release_log import ReleaseLog
-from fairtape.deployment.process.resources import clock_of, open_formation_store, open_journal, open_transport
+from fairtape.deployment.process.resources import (
+    clock_of,
+    injector_at,
+    open_formation_store,
+    open_journal,
+    open_transport,
+)
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.ring_runtime import gather_period
 from fairtape.deployment.status import (
@@ -38,7 +42,6 @@ from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, may_run_in_real_time, tune_gc
-from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.primary_loop import FormationDecision
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
@@ -113,9 +116,12 @@ def run_site(deployment: Deployment, node: Node) -> None:
         closing.pop_all()
 
     def status(now: Instant) -> SiteStatus:
-        return _site_status(deployment, node, site, writer, log, publisher, clock, now)
+        made = _site_status(deployment, node, site, writer, log, publisher, clock, now)
+        if runtime.link_faults is None:
+            return made
+        return replace(made, counts={**made.counts, "injected_losses": runtime.link_faults.lost})
 
-    housekeeping = _Housekeeping(run, node, runtime, clock, status_file, status)
+    housekeeping = _Housekeeping(deployment, node, runtime, clock, status_file, status)
     housekeeping.periodic = _site_work(deployment, site, publisher, scheduling, clock, traces)
     try:
         _run(driver, housekeeping)
@@ -154,7 +160,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
     def status(now: Instant) -> ReformerStatus:
         return _reformer_status(deployment, node, reformer, now)
 
-    _run(driver, _Housekeeping(run, node, runtime, clock, status_file, status))
+    _run(driver, _Housekeeping(deployment, node, runtime, clock, status_file, status))
 
 
 def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> None:
@@ -179,7 +185,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
     def status(now: Instant) -> LoadStatus:
         return _load_status(node, source, load, now)
 
-    housekeeping = _Housekeeping(run, node, runtime, clock, status_file, status)
+    housekeeping = _Housekeeping(deployment, node, runtime, clock, status_file, status)
     housekeeping.obey = load.obey
     _run(driver, housekeeping)
 
@@ -263,14 +269,15 @@ class _Housekeeping:
 
     def __init__(
         self,
-        run: RunFolder,
+        deployment: Deployment,
         node: Node,
         runtime: NodeRuntime,
         clock: NodeClock,
         status_file: StatusFile,
         status: Callable[[Instant], NodeStatus],
     ) -> None:
-        self._run = run
+        self._deployment = deployment
+        self._run = RunFolder(deployment.folder)
         self._node = node
         self._runtime = runtime
         self._clock = clock
@@ -280,7 +287,10 @@ class _Housekeeping:
         self._look_at: Instant = 0
         self.obey: Callable[[Orders], None] = lambda _orders: None
         self.periodic: Callable[[], None] = lambda: None
-        run.withdraw_orders(node.name)
+        self._run.withdraw_orders(node.name)
+        runtime.link_faults = injector_at(deployment, node)
+        if runtime.link_faults is not None:
+            status_file.note("link faults are injected, as the deployment's file says")
 
     def look(self) -> bool:
         """The stop condition of a driver. It is never true: signals end a node."""
@@ -304,8 +314,7 @@ class _Housekeeping:
     def _obey(self, orders: Orders) -> None:
         self._orders = orders
         self._clock.skew = orders.skew_ns
-        cut = dict.fromkeys(orders.deaf_to, LinkFaults(loss=1.0))
-        self._runtime.link_faults = FaultInjector(cut, Random(0)) if cut else None  # noqa: S311 - injected faults
+        self._runtime.link_faults = injector_at(self._deployment, self._node, cut_off=orders.deaf_to)
         self.obey(orders)
 
 

@@ -49,6 +49,8 @@ class PublishTarget:
             groups=None if groups is None else replace(groups, interface=interface_at(node.host)),
             stripe=deployment.stripe,
             datagram_max=deployment.datagram_max,
+            link_faults={} if deployment.link_faults is None else deployment.link_faults.at(source),
+            fault_seed=0 if deployment.link_faults is None else deployment.link_faults.seed,
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
 from typing import Final
+from unicodedata import normalize
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
@@ -69,6 +70,12 @@ def city(name: str) -> City:
         if candidate.name.casefold() == name.casefold():
             return candidate
     raise ValueError(f"city is {name!r}; expected one of {', '.join(known.name for known in CITIES)}")
+
+
+def node_name(place: City) -> str:
+    """The name of a node in this city: in lower case, without accents and spaces."""
+    plain = normalize("NFKD", place.name).encode("ascii", "ignore").decode()
+    return plain.lower().replace(" ", "-")
 
 
 def round_trip(one: City, other: City) -> Duration:
