@@ -6,12 +6,10 @@
 - `ledger_projection`: the ledger tables of a gateway
 - `arbiter`: trade reports of a site
 - `resources`: what a process opens: clock, sockets, journal, store
-- `release_log`: what a site has released
 - `site_traces`: trace files of a site
 - `fork_server`: forks commands from a process that has imported their modules
 - `supervisor`: starts and stops processes by name
 - `local_cluster`: all processes of a deployment on this machine
-- `temporary_site`: what a site that is a child process sends to its parent
 - `children`: child processes that are connected by pipes
 - `idle_guard`: keeps processors out of idle states
 """

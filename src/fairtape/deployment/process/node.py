@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 import struct
+from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -19,7 +20,6 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
 from fairtape.deployment.config.keys import keys_of
-from fairtape.deployment.process.release_log import ReleaseLog
 from fairtape.deployment.process.resources import (
     clock_of,
     injector_at,
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two reads of the orders file
 NEAR_PERIOD: Final = 1 * SECOND  # a site that is behind by less catches up at once
+PAUSE_MIN: Final = 50 * MILLISECOND  # between two releases; shorter pauses are not recorded
+PAUSES_MAX: Final = 64
 THREADS: Final = Path("/proc/self/task")
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -262,6 +264,24 @@ class PacedLoad:
         due = min((now - self._began_at) // self._period + 1 - self.published, BURST_MAX)
         messages = [STAMP.pack(self.published + each + 1, now) + self._padding for each in range(due)]
         self.published += self._source.publish(messages, now)
+
+
+class ReleaseLog:
+    """What a site has released: totals, and the pauses between releases."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.late = 0  # messages
+        self.released_at: Instant = 0
+        self.pauses: deque[tuple[Instant, Instant]] = deque(maxlen=PAUSES_MAX)
+
+    def delivered(self, delivery: Deliver) -> None:
+        release = delivery.release
+        self.messages += release.count
+        self.late += release.count if release.late else 0
+        if self.released_at and release.released_at - self.released_at > PAUSE_MIN:
+            self.pauses.append((self.released_at, release.released_at))
+        self.released_at = release.released_at
 
 
 class _Housekeeping:
