@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairtape.deployment.config.description import read_deployment
-from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.config.process_names import edge_names
 from fairtape.deployment.status import encode_status
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import read_plan

@@ -359,9 +359,9 @@ def arbitrate(deployment: "Deployment", node: "Node", source: "NodeId", *, patie
 def _arbitrate(
     deployment: "Deployment", node: "Node", source: "NodeId", journal: Path, ended: Callable[[], bool]
 ) -> None:
+    from fairtape.deployment.config.process_names import ARBITER
     from fairtape.deployment.follow.floor_reader import FloorReader
     from fairtape.deployment.process.arbiter import Arbiter
-    from fairtape.deployment.process.supervisor import ARBITER
     from fairtape.deployment.publish.target import publish_target
     from fairtape.deployment.ring_runtime import source_of, source_runtime
     from fairtape.deployment.status import ArbiterStatus

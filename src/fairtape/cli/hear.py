@@ -238,7 +238,8 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
 
 
 def _deployed(deployment: "Deployment", interface: str | None) -> EdgeTarget:
-    from fairtape.deployment.process.edge import edge_names, edge_of, stripe_plans_of
+    from fairtape.deployment.config.process_names import edge_names
+    from fairtape.deployment.process.edge import edge_of, stripe_plans_of
     from fairtape.deployment.status import EdgeStatus, SiteStatus
     from fairtape.deployment.status_files import RunFolder
     from fairtape.net.transports import interface_at

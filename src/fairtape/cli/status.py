@@ -64,7 +64,7 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
 
 
 def _statuses(deployment: "Deployment", run: "RunFolder") -> "Statuses":
-    from fairtape.deployment.process.edge import edge_names
+    from fairtape.deployment.config.process_names import edge_names
 
     return run.statuses([*deployment.nodes, *edge_names(deployment), *_floor_processes(deployment)])
 
@@ -75,7 +75,7 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     from rich.text import Text
 
     from fairtape.deployment.config.description import NodeKind
-    from fairtape.deployment.process.local_cluster import floor_names
+    from fairtape.deployment.config.process_names import floor_names
     from fairtape.deployment.status import LoadStatus
 
     statuses = _statuses(deployment, run)
@@ -103,7 +103,7 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
 def _floor_processes(deployment: "Deployment") -> list[str]:
     """All that may run: an arbiter of each site, and a gateway of each source."""
     from fairtape.deployment.config.description import NodeKind
-    from fairtape.deployment.process.supervisor import ARBITER, GATEWAY
+    from fairtape.deployment.config.process_names import ARBITER, GATEWAY
 
     arbiters = [f"{node.name}{ARBITER}" for node in deployment.sites]
     return [*arbiters, *(f"{node.name}{GATEWAY}" for node in deployment.of_kind(NodeKind.SOURCE))]
@@ -143,14 +143,14 @@ def _floor_activity(process: "ArbiterStatus | GatewayStatus") -> str:
 def _edge_table(deployment: "Deployment", statuses: "Statuses") -> "Table":
     from rich.table import Table
 
-    from fairtape.deployment.process.supervisor import BESIDE
+    from fairtape.deployment.config.process_names import EDGE
     from fairtape.deployment.status import EdgeStatus, SiteStatus
 
     table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
     for name in deployment.edge.publishers:
-        site, edge = statuses.get(name), statuses.get(f"{name}{BESIDE}")
+        site, edge = statuses.get(name), statuses.get(f"{name}{EDGE}")
         publisher = site.edge if isinstance(site, SiteStatus) else None
         table.add_row(name, *_edge_cells(publisher, edge if isinstance(edge, EdgeStatus) else None))
     return table

@@ -13,8 +13,8 @@ from fairtape.deployment.config.description import (
     limits_of,
     read_deployment,
 )
+from fairtape.deployment.config.process_names import floor_names
 from fairtape.deployment.operations.draft import Draft, create_deployment
-from fairtape.deployment.process.local_cluster import floor_names
 from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.gateway.servers.streams import server_context
 from fairtape.market.prices import ONE

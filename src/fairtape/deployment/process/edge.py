@@ -9,9 +9,9 @@ from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.deployment.config.description import Deployment, Node
+from fairtape.deployment.config.process_names import EDGE
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.resources import clock_of
-from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status import EdgeStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.service.checkpoints import checkpoint_path, snapshot_path
@@ -35,11 +35,6 @@ def edge_of(deployment: Deployment) -> EdgeSettings:
             " writes them"
         )
     return deployment.edge
-
-
-def edge_names(deployment: Deployment) -> list[str]:
-    """The names of the retransmit server processes."""
-    return [] if deployment.edge is None else [f"{site}{BESIDE}" for site in deployment.edge.publishers]
 
 
 def stripe_plans_of(deployment: Deployment) -> StripePlanStore:
@@ -117,7 +112,7 @@ def run_edge(deployment: Deployment, node: Node) -> None:
     except PlanUnknown as missing:
         raise UserError(str(missing)) from None
     server = RetransmitServer(settings, place, archive, clock, interface=interface_at(node.host))
-    name = f"{node.name}{BESIDE}"
+    name = f"{node.name}{EDGE}"
     status_file = StatusFile(RunFolder(deployment.folder), name)
 
     def status(now: Instant) -> EdgeStatus:

@@ -17,10 +17,10 @@ from fairtape.core.addresses import Address, format_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import Deployment, GatewayOptions
+from fairtape.deployment.config.process_names import GATEWAY
 from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.ledger_projection import Projector
-from fairtape.deployment.process.supervisor import GATEWAY
 from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import SourceConfig

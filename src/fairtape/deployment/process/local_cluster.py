@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from fairtape.deployment.config.description import Deployment, with_names
-from fairtape.deployment.process.edge import edge_names
+from fairtape.deployment.config.process_names import edge_names, floor_names
 from fairtape.deployment.process.supervisor import (
-    ARBITER,
     COMMAND_MODULES,
     EDGE_MODULES,
-    GATEWAY,
     ProcessEnded,
     Supervisor,
     Wrapping,
@@ -20,12 +18,6 @@ from fairtape.deployment.status_files import RunFolder
 
 POLL_PERIOD: Final = 0.1  # seconds
 RESTART_DELAY: Final = 1.0  # seconds: a process that fails at once must not keep the machine busy
-
-
-def floor_names(deployment: Deployment) -> list[str]:
-    """The processes of the trading floor that the deployment's file lists: arbiters, then gateways."""
-    arbiters = [f"{deployment.name_of(site)}{ARBITER}" for site in deployment.floor.arbiters]
-    return [*arbiters, *(f"{source}{GATEWAY}" for source in deployment.gateways)]
 
 
 class LocalCluster:

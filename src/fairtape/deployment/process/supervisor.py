@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fairtape.deployment.config.process_names import ARBITER, EDGE, GATEWAY
 from fairtape.deployment.process.fork_server import ForkedCommand, ForkServer
 from fairtape.deployment.status_files import RunFolder
 
 STOP_PERIOD_MAX: Final = 10.0  # seconds for all to close their journals, before they are killed
 POLL_PERIOD: Final = 0.02  # seconds
-# Suffixes of process names. Names of nodes have no dot.
-BESIDE: Final = ".edge"  # the retransmit server of a site
-ARBITER: Final = ".arbiter"  # the arbiter of a site
-GATEWAY: Final = ".gateway"  # the order entry of a source
 EXIT_MISTAKE: Final = 2  # of a command that ended with one sentence about its input or its machine
 ERRORS_MAX: Final = 4_096  # bytes at the end of standard error that are searched for the last line
 
@@ -133,7 +130,7 @@ class Supervisor:
         node, dot, role = name.partition(".")
         folder = str(self._folder)
         commands = {
-            BESIDE: ["edge", folder, node],
+            EDGE: ["edge", folder, node],
             ARBITER: ["floor", "arbiter", folder, node],
             GATEWAY: ["gateway", folder, "--source", node],
         }
