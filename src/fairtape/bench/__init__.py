@@ -2,9 +2,7 @@
 
 `report`      `bench ring`: which rings run, and the results
 `ring`        one run of a ring, and its baselines: bare UDP and sleeping programs
-`receivers`   the process of one receiver
-`senders`     the process of all sources
-`setting`     the settings of one run of a ring
+`ring_processes`   the processes of a ring: all sources, and each site
 `failover`    `bench failover`: silence after a site is killed
 `edge`        `bench edge`: WebSocket customers, the Python client, ITCH
 `web`         one run of a WebSocket server, and its baseline

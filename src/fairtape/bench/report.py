@@ -7,7 +7,7 @@ from typing import Final
 
 from fairtape.bench.results import Results, Step
 from fairtape.bench.ring import RingOutcome, messages_per_packet, run_bare, run_ring, run_sleepers
-from fairtape.bench.setting import Setting
+from fairtape.bench.ring_processes import RingSetting
 from fairtape.core.instants import MICROSECOND
 from fairtape.core.percentiles import percentile
 from fairtape.core.timing import profile
@@ -41,7 +41,7 @@ MIB: Final = 1 << 20
 def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only: str, step: Step) -> Results:
     """All results. With several rounds, a metric is their median."""
     results: Results = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
-    base = Setting(receivers=receivers, size=size, seconds=seconds)
+    base = RingSetting(receivers=receivers, size=size, seconds=seconds)
     if only != "latency":
         results |= _throughput(base, rounds, step)
     if only == "all":
@@ -66,7 +66,7 @@ def problems_of(results: Results) -> list[str]:
     return found
 
 
-def _throughput(setting: Setting, rounds: int, step: Step) -> Results:
+def _throughput(setting: RingSetting, rounds: int, step: Step) -> Results:
     """The baseline and the ring alternate, so that each ratio compares runs that are close in time."""
     packets, outcomes = [], []
     for number in range(1, rounds + 1):
@@ -106,7 +106,7 @@ def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
     ]
 
 
-def _variations(base: Setting, step: Step) -> Results:
+def _variations(base: RingSetting, step: Step) -> Results:
     runs = {
         "1kb": ("messages of 1,000 bytes", replace(base, size=KILOBYTE)),
         "1_receiver": ("a ring of 1 receiver", replace(base, receivers=1)),
@@ -122,7 +122,7 @@ def _variations(base: Setting, step: Step) -> Results:
     return results
 
 
-def _latency(base: Setting, rounds: int, step: Step) -> Results:
+def _latency(base: RingSetting, rounds: int, step: Step) -> Results:
     exact = replace(base, timing=profile("lan", retries_max=RETRIES), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD, retries_max=RETRIES)
     singles, losses, sleepers = [], [], []

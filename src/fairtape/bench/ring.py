@@ -22,10 +22,17 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.receivers import MemoryUse, ReceiverReport, receiver_process
 from fairtape.bench.results import Processors
-from fairtape.bench.senders import Published, sender_process
-from fairtape.bench.setting import END_PERIOD_MAX, WARM_PERIOD, Setting
+from fairtape.bench.ring_processes import (
+    END_PERIOD_MAX,
+    WARM_PERIOD,
+    MemoryUse,
+    PublishedCount,
+    ReceiverReport,
+    RingSetting,
+    receiver_process,
+    sender_process,
+)
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
@@ -149,7 +156,7 @@ NODE_DELAY: Final = 50 * MILLISECOND  # added for each node that must start befo
 SENDERS: Final = "sources"
 
 
-def plan_for(setting: Setting) -> RingPlan:
+def plan_for(setting: RingSetting) -> RingPlan:
     """A ring on free ports that starts when all nodes can have started."""
     sites = range(1, setting.receivers + 1)
     sources = setting.sources
@@ -200,7 +207,7 @@ class RingOutcome:
     failures: tuple[str, ...]
 
 
-def run_ring(setting: Setting) -> RingOutcome:
+def run_ring(setting: RingSetting) -> RingOutcome:
     """Run one ring and collect the reports of its processes."""
     sites = {f"site {site}": site for site in range(1, setting.receivers + 1)}
     with _scratch() as folder, ChildProcesses(imports=[__name__]) as children:
@@ -216,7 +223,7 @@ def run_ring(setting: Setting) -> RingOutcome:
     return _outcome(setting, published, reports, stolen_fraction)
 
 
-def _gather(children: ChildProcesses, setting: Setting) -> tuple[int | None, list[ReceiverReport]]:
+def _gather(children: ChildProcesses, setting: RingSetting) -> tuple[int | None, list[ReceiverReport]]:
     """Wait for the reports of all sites. Returns the number of published messages, and the reports.
 
     After a failure nothing more is published, so the other sites need not wait for the end of the run.
@@ -229,18 +236,18 @@ def _gather(children: ChildProcesses, setting: Setting) -> tuple[int | None, lis
         if left <= 0:
             raise UserError("the ring did not end in time; try again when the machine is less busy")
         for _, message in children.hear(left):
-            if isinstance(message, Published):
+            if isinstance(message, PublishedCount):
                 published = message.count
                 children.tell_all(message)
             elif isinstance(message, ReceiverReport):
                 reports.append(message)
                 if message.failure is not None:
-                    children.tell_all(Published(0))
+                    children.tell_all(PublishedCount(0))
     return published, reports
 
 
 def _outcome(
-    setting: Setting, published: int | None, reports: list[ReceiverReport], stolen_fraction: float
+    setting: RingSetting, published: int | None, reports: list[ReceiverReport], stolen_fraction: float
 ) -> RingOutcome:
     tallies = [report.tally for report in reports]
     errors = [error for tally in tallies for error in tally.errors]
