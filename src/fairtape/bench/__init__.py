@@ -1,7 +1,6 @@
 """Benchmarks of `fairtape bench`. Each prints ratios to a baseline that is measured in the same run.
 
-`report`      `bench ring`: which rings run, and the results
-`ring`        one run of a ring, and its baselines: bare UDP and sleeping programs
+`ring`        `bench ring`: throughput, release error and latency, beside bare UDP and sleeping programs
 `ring_processes`   the processes of a ring: all sources, and each site
 `failover`    `bench failover`: silence after a site is killed
 `edge`        `bench edge`: WebSocket customers, the Python client, ITCH

@@ -173,7 +173,7 @@ def ring(
     kept, about 200 MB for each receiver. The exit code is 1 if the results are invalid, for example if the receivers
     delivered different orders or a site declared a failure.
     """
-    from fairtape.bench.report import measure_ring
+    from fairtape.bench.ring import measure_ring
     from fairtape.deployment.process.children import ChildExited
 
     if rounds is None:
