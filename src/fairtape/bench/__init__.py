@@ -5,8 +5,7 @@
 `failover`         `bench failover`: silence after a site is killed
 `edge`             `bench edge`: WebSocket customers, the Python client, ITCH
 `websocket`        one run of a WebSocket server, and its baseline
-`trading`          `bench floor`: the engine, FIX and settlement
-`floor`            the matching engine beside other Python engines
+`floor`            `bench floor`: the engine beside other Python engines, FIX beside simplefix, settlement
 `pipeline`         `bench pipeline` and `bench memory`: journals, Spark and Delta tables
 `results`          types of results, and resource usage
 """

@@ -299,10 +299,10 @@ def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json:
 
     The exit code is 1 if the results are invalid. A result below its goal is reported on standard error.
     """
-    from fairtape.bench.trading import measure_trading
+    from fairtape.bench.floor import measure_floor
 
     with steps(quiet=as_json) as step:
-        results = measure_trading(orders=orders, rounds=rounds, trades=trades, step=step)
+        results = measure_floor(orders=orders, rounds=rounds, trades=trades, step=step)
     click.echo(json.dumps(results) if as_json else _table(results, FLOOR_LABELS))
     _end(ctx, results, "problems", "shortfalls")
 
