@@ -44,7 +44,7 @@ from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import Observer
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
 from scenarios.ring_scenario import BadScenario, duration

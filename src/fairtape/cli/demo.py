@@ -416,7 +416,7 @@ def _spark_errors_as_user_errors() -> Iterator[None]:
 def show_floor(ctx: click.Context) -> NoReturn:
     """Run the session of `--floor`, print its events and its summary, and exit."""
     from fairtape.demo.trading_floor import TradingFloor
-    from fairtape.simulation.observer import Violation
+    from fairtape.simulation.world import Violation
 
     session = TradingFloor()
     try:

@@ -28,7 +28,7 @@ from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.floor import FloorReplicas
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import Observer
 from fairtape.wire.frames import NodeId
 
 CITIES: Final = tuple(city(name) for name in ("New York", "São Paulo", "London", "Tokyo", "Frankfurt"))

@@ -4,10 +4,9 @@ A run depends on its seed alone: nothing here reads a clock or the system's rand
 
 The simulator:
 
-- `world`: virtual time, the event queue, and the execution of effects
+- `world`: virtual time, the event queue, the execution of effects, and the interface of observers
 - `network`, `clocks`, `simulated_journal`: links, clocks and journals of nodes
 - `faults`: faults as values, their scheduling, and an intruder
-- `observer`: the interface of everything that observes a world
 - `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
 - `cities`: round trips between nine cities
 

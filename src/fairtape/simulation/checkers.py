@@ -13,7 +13,7 @@ from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Spa
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.spans import MessageAssembler
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.observer import Observer, Violation
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: beyond it a release is late, even after a pause

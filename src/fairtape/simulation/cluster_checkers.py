@@ -17,7 +17,7 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import DriftingClock
 from fairtape.simulation.cluster import Cluster, Stream
-from fairtape.simulation.observer import Observer, Violation
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
 Identity = tuple[NodeId, int, int]

@@ -15,9 +15,8 @@ from fairtape.simulation.cluster import EPOCH, Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
-from fairtape.simulation.observer import Violation
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, exception_text
-from fairtape.simulation.world import Spinning, Storm
+from fairtape.simulation.world import Spinning, Storm, Violation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipState, OperatorVerb
 

@@ -23,8 +23,8 @@ from fairtape.ring.membership.topology import LoopTopology, Topology, lease_marg
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import checked, why_unsettled
-from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)

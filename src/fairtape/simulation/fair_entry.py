@@ -33,8 +33,7 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cities import CITIES, City, faults_between, round_trip
 from fairtape.simulation.clocks import SimulatedClock, drifting_clock
-from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Observer, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 

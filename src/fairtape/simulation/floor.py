@@ -43,9 +43,9 @@ from fairtape.simulation.cluster import EPOCH, Cluster
 from fairtape.simulation.cluster_run import ClusterRun, checked
 from fairtape.simulation.fault_schedule import FaultSchedule, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
-from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.simulation.traders import SimulatedGateway, SimulatedOperator
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import NodeId
 
 Place = tuple[int, int]

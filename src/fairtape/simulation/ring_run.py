@@ -24,9 +24,8 @@ from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.network import Tree
-from fairtape.simulation.observer import Violation
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.world import EPOCH, Spinning, Storm, World
+from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 

@@ -30,9 +30,8 @@ from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.simulation.network import Tree
-from fairtape.simulation.observer import Observer
 from fairtape.simulation.simulated_journal import SimulatedJournal
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Observer, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 from fairtape.wire.membership import Grant, Install, LoopToken, MembershipMessage, decode_membership
 from fairtape.wire.seals import Keys
