@@ -121,7 +121,7 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
 def _kinds() -> dict[str, RunKind]:
     from fairtape.simulation import failover, fault_schedule
     from fairtape.simulation.cluster_run import run_cluster
-    from fairtape.simulation.floor import run_floor
+    from fairtape.simulation.floor_run import run_floor
 
     def schedule(seed: int) -> str:
         return fault_schedule.draw(seed).describe()

@@ -27,7 +27,7 @@ from fairtape.simulation.cities import City, city, faults_between
 from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.floor import FloorReplicas
+from fairtape.simulation.floor_run import FloorReplicas
 from fairtape.simulation.world import Observer
 from fairtape.wire.frames import NodeId
 

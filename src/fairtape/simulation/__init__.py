@@ -14,8 +14,8 @@ Worlds and their checkers:
 
 - `configuration`, `ring_run`, `checkers`: a ring of one formation
 - `fault_schedule`, `cluster`, `cluster_run`, `cluster_checkers`: a deployment that reforms and heals
-- `floor`, `traders`: a cluster with a trading floor
-- `failover`: how long it takes to replace crashed members
+- `floor_run`: a cluster with a trading floor, its load and its guarantees
+- `failover_run`: how long it takes to replace crashed members
 - `fair_entry`: which region wins simultaneous bids
 - `scale`: hierarchies of loops with up to 20,000 sites
 - `campaign`: many seeds on all cores

@@ -159,12 +159,12 @@ class ClusterCheckers(Observer):
         for node in cluster.plan.reformers:
             server = cluster.world.machine(node)
             assert isinstance(server, Reformer)
-            for ruling in server.primary.decisions:
-                if ruling.formation.first_sequence and ruling.formation.number > 1:
-                    yield "reform", ruling.decided_at - ruling.began_at
-                    began = [self._crashed_at[site] for site in ruling.silent if site in self._crashed_at]
-                    if began and ruling.began_at > max(began):
-                        yield "detect", ruling.began_at - max(began)
+            for decision in server.primary.decisions:
+                if decision.formation.first_sequence and decision.formation.number > 1:
+                    yield "reform", decision.decided_at - decision.began_at
+                    began = [self._crashed_at[site] for site in decision.silent if site in self._crashed_at]
+                    if began and decision.began_at > max(began):
+                        yield "detect", decision.began_at - max(began)
 
     def _check_survival(self, node: NodeId, ordered: Ordered) -> None:
         holders = self._holders[ordered.formation, ordered.token]

@@ -164,15 +164,15 @@ class Failover(Observer):
         """Compare the times of detection and installation with the promised ones."""
         leader = self.cluster.leader()
         assert leader is not None
-        ruling = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
-        if ruling is None:
+        decision = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
+        if decision is None:
             raise Violation("ReformedInTime", None, self.cluster.world.now, "no formation without the crashed sites")
-        missing = [member for member in ruling.formation.members if member not in self._entered]
+        missing = [member for member in decision.formation.members if member not in self._entered]
         if missing:
             raise Violation("ReformedInTime", missing[0], self.cluster.world.now, "a survivor never entered it")
         timing, failure = self._timing, self.failure
         # A server that receives nothing from a member for a whole lease detects the failure itself.
-        detected_at = min(self._detected_at or ruling.began_at, ruling.began_at)
+        detected_at = min(self._detected_at or decision.began_at, decision.began_at)
         detected_by = before.scheduled_at(before.current(failure.at) + 1) + timing.reform_delay
         leases_end_at = failure.at + failure.delay_max + timing.lease_period + lease_margin(timing)
         can_install_at = max(detected_at + failure.delay_max, leases_end_at)
