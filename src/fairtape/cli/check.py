@@ -16,7 +16,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 
 if TYPE_CHECKING:
-    from fairtape.simulation.campaign import CampaignTally, Distribution, Run
+    from fairtape.simulation.campaign import CampaignTally, Distribution, RunSeed
     from fairtape.simulation.ring_run import RingRun, RunOutcome
     from fairtape.simulation.space_time_diagram import Window
 
@@ -92,7 +92,7 @@ class RunKind:
     """One kind of world."""
 
     name: str
-    run: "Run"
+    run: "RunSeed"
     describe: Callable[[int], str]
     options: tuple[str, ...]  # the command line options that choose this kind
     counted: str  # the meaning of `reforming`
@@ -119,7 +119,7 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
 
 
 def _kinds() -> dict[str, RunKind]:
-    from fairtape.simulation import failover, fault_schedule
+    from fairtape.simulation import failover_run, fault_schedule
     from fairtape.simulation.cluster_run import run_cluster
     from fairtape.simulation.floor_run import run_floor
 
@@ -127,11 +127,11 @@ def _kinds() -> dict[str, RunKind]:
         return fault_schedule.draw(seed).describe()
 
     def failure(seed: int) -> str:
-        return failover.draw(seed).describe()
+        return failover_run.draw(seed).describe()
 
     return {
         "--healing": RunKind("healing", run_cluster, schedule, ("--healing",), "had to reform"),
-        "--failover": RunKind("failover", failover.run_failover, failure, ("--failover",), "had to reform"),
+        "--failover": RunKind("failover", failover_run.run_failover, failure, ("--failover",), "had to reform"),
         "--floor": RunKind("floor", run_floor, schedule, ("--floor",), "had to reform"),
     }
 

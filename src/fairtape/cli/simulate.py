@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fairtape.simulation.cities import City
-    from fairtape.simulation.failover import PromisedTime
+    from fairtape.simulation.failover_run import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
     from fairtape.simulation.ring_run import RunOutcome
     from fairtape.simulation.scale import Measured, Size
@@ -104,7 +104,7 @@ class FailoverFindings:
 
     @property
     def promised_times(self) -> list["PromisedTime"]:
-        from fairtape.simulation.failover import PROMISES, PromisedTime
+        from fairtape.simulation.failover_run import PROMISES, PromisedTime
 
         found = (PromisedTime.of(name, self.outcomes) for name in PROMISES)
         return [promised for promised in found if promised is not None]
@@ -131,7 +131,7 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
     A world that breaks a promise is named with the command that repeats it exactly. The exit code is then 1.
     """
     from fairtape.simulation.campaign import campaign, cores
-    from fairtape.simulation.failover import run_failover
+    from fairtape.simulation.failover_run import run_failover
 
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)

@@ -9,13 +9,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.core.spans import MessageAssembler, blocks
+from fairtape.core.spans import MessageAssembler, StreamId, blocks
 from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.journal.segments import (
     Index,
@@ -33,8 +33,6 @@ from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
 INDEXES_MAX: Final = 64  # segments whose index is kept
 LOOK_BACK_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to search backward for the start of a long message
-
-Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +372,7 @@ class _MessageUnpacker:
                 except Malformed as error:
                     raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
 
-    def _load_earlier_fragments(self, entry: JournalEntry, stream: Stream) -> None:
+    def _load_earlier_fragments(self, entry: JournalEntry, stream: StreamId) -> None:
         """Reading may start in the middle of a long message: load the fragments before this entry."""
         bodies: list[bytes] = []
         sequence = entry.ordered.sequence
@@ -396,7 +394,7 @@ class _MessageUnpacker:
         return entry if entry is not None and entry.ordered.sequence < sequence else None
 
 
-def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], bool]:
+def _trailing_fragments(ordered: Ordered, stream: StreamId) -> tuple[list[bytes], bool]:
     """The fragments at the end of this stream in the entry, and whether they include the start of their message."""
     bodies: list[bytes] = []
     for span in reversed(ordered.spans):

@@ -16,7 +16,7 @@ from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
 AHEAD_PER_JOB: Final = 4  # seeds submitted ahead of their results
 
-Run: TypeAlias = Callable[[int], RunOutcome]
+RunSeed: TypeAlias = Callable[[int], RunOutcome]
 """Runs the world of one seed; a module-level function or a partial of one, so that it can be pickled."""
 
 
@@ -25,7 +25,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def campaign(seeds: Iterable[int], run: Run, *, jobs: int = 1) -> Iterator[RunOutcome]:
+def campaign(seeds: Iterable[int], run: RunSeed, *, jobs: int = 1) -> Iterator[RunOutcome]:
     """The outcomes, in the order in which the runs end."""
     if jobs == 1:
         yield from map(run, seeds)
@@ -47,7 +47,7 @@ def campaign(seeds: Iterable[int], run: Run, *, jobs: int = 1) -> Iterator[RunOu
 
 def _outcomes(
     pool: ProcessPoolExecutor,
-    run: Run,
+    run: RunSeed,
     waiting: Iterator[int],
     running: dict["Future[RunOutcome]", int],
 ) -> Iterator[RunOutcome]:

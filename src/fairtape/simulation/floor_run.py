@@ -68,12 +68,12 @@ from fairtape.market.prices import ONE, Price
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
-from fairtape.simulation.cluster import EPOCH, Cluster
+from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_run import ClusterRun, checked
 from fairtape.simulation.fault_schedule import FaultSchedule, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
 from fairtape.simulation.ring_run import RunOutcome
-from fairtape.simulation.world import Observer, Violation
+from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
 Place = tuple[int, int]

@@ -20,11 +20,11 @@ from fairtape.core.percentiles import Rank, percentile
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
-from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import checked, why_unsettled
 from fairtape.simulation.ring_run import RunOutcome
-from fairtape.simulation.world import Observer, Violation
+from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)
@@ -93,7 +93,7 @@ def draw(seed: int) -> Failure:
     return Failure(seed=seed, plan=plan, victims=victims, delay=delay, at=at, load_period=timing.token_period // 2)
 
 
-class Failover(Observer):
+class FailoverRun(Observer):
     """A failure, built and running."""
 
     def __init__(self, failure: Failure) -> None:
@@ -213,7 +213,7 @@ class Failover(Observer):
 
 def run_failover(seed: int) -> RunOutcome:
     """Draw, build and run one failure. Never raises: an exception is an outcome."""
-    return checked(seed, lambda: Failover(draw(seed)))
+    return checked(seed, lambda: FailoverRun(draw(seed)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
