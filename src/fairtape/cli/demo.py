@@ -17,8 +17,7 @@ import click
 from click.core import ParameterSource
 
 from fairtape.cli.terminal import EXIT_BROKEN, steps
-from fairtape.core.errors import UserError
-from fairtape.core.extras import remedy_for
+from fairtape.core.errors import UserError, remedy_for
 from fairtape.core.instants import SECOND, Instant
 from fairtape.net.clock import SharedClock
 
