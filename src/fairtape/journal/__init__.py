@@ -14,7 +14,6 @@ Bad bytes raise `Damaged`, which names the file, the byte and the sequence numbe
 `WriteFailed`.
 """
 
-from fairtape.core.sync_policy import SyncPolicy
 from fairtape.journal.audit import AuditReport, Comparison, Difference, Extent, Problem, compare, verify
 from fairtape.journal.crash_recovery import TornTail
 from fairtape.journal.follow import JournalFollower
@@ -22,7 +21,7 @@ from fairtape.journal.format import Damaged, Tip
 from fairtape.journal.history import History
 from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalMessage, JournalReader
 from fairtape.journal.segments import Summary
-from fairtape.journal.writer import JournalWriter, WriteFailed
+from fairtape.journal.writer import JournalWriter, SyncPolicy, WriteFailed
 
 __all__ = [
     "AuditReport",

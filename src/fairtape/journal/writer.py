@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, TypeVar
@@ -27,8 +28,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.errors import UserError
-from fairtape.core.instants import Duration, Instant
-from fairtape.core.sync_policy import SYNC_PERIOD, SyncPolicy
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal.crash_recovery import MissingCheckpoint, TornTail, recover
 from fairtape.journal.format import (
     SegmentCheckpoint,
@@ -47,11 +47,20 @@ from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 SEGMENT_SIZE_MAX: Final = 64 << 20
 SEGMENT_SIZE_MIN: Final = 1 << 10
 SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that a scan of its heads stays quick, however small the entries are
+SYNC_PERIOD: Final = 100 * MILLISECOND  # of the policy `interval`
 LOCK_NAME: Final = "lock"
 SPARE_NAME: Final = "spare"
 
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _T = TypeVar("_T")
+
+
+class SyncPolicy(Enum):
+    """When the disk has to confirm what was appended."""
+
+    TOKEN = "token"  # noqa: S105 - a token of the ring
+    INTERVAL = "interval"
+    NEVER = "never"
 
 
 class WriteFailed(UserError):
