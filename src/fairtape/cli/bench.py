@@ -337,7 +337,7 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
 
     A result below its goal is reported on standard error.
     """
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
 
     needed()
     from fairtape.bench.pipeline import PipelineSetting, measure_pipeline, shortfalls_of
@@ -362,7 +362,7 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     Prints the peak memory of this process, of Java and of Python workers in each fifth of the run, in MiB, and the
     growth of their sum: the last fifth relative to the second.
     """
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
 
     needed()
     from fairtape.bench.pipeline import measure_stream_memory

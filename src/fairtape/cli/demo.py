@@ -364,7 +364,7 @@ def _page_text(page: Path | None, folder: Path) -> str:
 
 def write_page(journals: Iterable[Path], folder: Path) -> Path:
     """Write all tables and the page into `folder`. Raises UserError if that fails."""
-    from fairtape.cli.pipeline_jobs import spark_at
+    from fairtape.cli.pipeline import spark_at
     from fairtape.demo.world import FLOORS, SITES
 
     with _spark_errors_as_user_errors(), steps(quiet=False) as step:
@@ -392,7 +392,7 @@ def page_commands(folder: Path) -> str:
 
 @contextmanager
 def _spark_errors_as_user_errors() -> Iterator[None]:
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
     from fairtape.journal import Damaged
 
     needed()
