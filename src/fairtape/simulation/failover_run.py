@@ -57,7 +57,7 @@ class Failure:
         topology = self.plan.topology
         timing = topology.primary.timing
         return (
-            f"{len(topology.primary.tour)} sites, K={topology.resilience}, {self.victims} die, "
+            f"{len(topology.primary.tour)} sites, K={topology.resilience}, {self.victims} crash, "
             f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, token {timing.token_period / 1e6:g} ms"
         )
 
