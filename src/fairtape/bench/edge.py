@@ -1,9 +1,9 @@
 """`fairtape bench edge`: WebSocket customers, the Python client and ITCH, each beside a bare program.
 
-WebSocket customers are measured by `websocket`, the other two here: how fast the Python client reads a journal, and how
-fast an ITCH file becomes Arrow tables. A rate is messages per second of *processor time* of all threads of this
-process: what one core can do, independent of other programs. The baseline of each rate is a bare Python program on the
-same bytes in memory, without following a journal, checks, ordering or filters.
+WebSocket customers are measured by `websocket_customers`, the other two here: how fast the Python client reads a
+journal, and how fast an ITCH file becomes Arrow tables. A rate is messages per second of *processor time* of all
+threads of this process: what one core can do, independent of other programs. The baseline of each rate is a bare Python
+program on the same bytes in memory, without following a journal, checks, ordering or filters.
 
 The ITCH file has the message mix of an exchange's day: mostly orders and their ends, one execution in thirty messages,
 thousands of stocks. Values have realistic sizes, because only these affect a decoder. Orders are not consistent over
@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairtape.bench.results import Results, Step
-from fairtape.bench.websocket import DELAY_GOAL_MS, WebSetting, measure_websocket, run_fanout
+from fairtape.bench.websocket_customers import DELAY_GOAL_MS, WebSetting, measure_websocket, run_fanout
 from fairtape.client import connect
 from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
