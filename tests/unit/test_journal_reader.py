@@ -101,28 +101,28 @@ def spread_message(count: int) -> list[Ordered]:
     ]
 
 
-def test_seek_finds_the_entry_with_the_number(directory: Path) -> None:
+def test_a_cursor_starts_at_the_entry_with_the_number(directory: Path) -> None:
     journal = JournalReader.open(directory)
     for ordered in ENTRIES:
         for sequence in (ordered.sequence, ordered.sequence + ordered.count - 1):
-            with journal.seek(sequence) as cursor:
+            with journal.entries(from_sequence=sequence) as cursor:
                 assert next(iter(cursor)).ordered == ordered
 
 
-def test_seek_time_finds_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
+def test_a_time_finds_the_first_entry_acknowledged_then_or_later(directory: Path) -> None:
     journal = JournalReader.open(directory)
     for ordered in ENTRIES:
-        with journal.seek_time(ordered.acknowledged_at) as cursor:
+        with journal.entries(since=ordered.acknowledged_at) as cursor:
             assert next(iter(cursor)).ordered == ordered
-    with journal.seek_time(0) as cursor:
+    with journal.entries(since=0) as cursor:
         assert next(iter(cursor)).ordered == ENTRIES[0]
-    with journal.seek_time(ENTRIES[-1].acknowledged_at + 1) as cursor:
+    with journal.entries(since=ENTRIES[-1].acknowledged_at + 1) as cursor:
         assert list(cursor) == []
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(times=st.lists(st.integers(0, 50), min_size=60, max_size=60), wanted=st.integers(0, 51))
-def test_seek_time_is_correct_even_where_clocks_disagree(
+def test_reading_since_a_time_is_correct_even_where_clocks_disagree(
     times: list[int], wanted: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """RMP's acknowledgments have the times of their token sites' clocks, which may disagree."""
@@ -130,7 +130,7 @@ def test_seek_time_is_correct_even_where_clocks_disagree(
     entries = [replace(ordered, acknowledged_at=at) for ordered, at in zip(ENTRIES, times, strict=False)]
     values.write(path, entries)
     expected = next((ordered for ordered in entries if ordered.acknowledged_at >= wanted), None)
-    with JournalReader.open(path).seek_time(wanted) as cursor:
+    with JournalReader.open(path).entries(since=wanted) as cursor:
         found = next(iter(cursor), None)
     assert (found and found.ordered) == expected
 
@@ -211,7 +211,7 @@ def test_a_missing_segment_is_never_skipped_silently(directory: Path, tmp_path: 
 def test_damage_is_named_by_file_byte_and_sequence_number(directory: Path, tmp_path: Path) -> None:
     damaged = values.copy(directory, tmp_path / "damaged")
     file = values.segments(damaged)[1]
-    with JournalReader.open(damaged).seek(int(file.stem)) as cursor:
+    with JournalReader.open(damaged).entries(from_sequence=int(file.stem)) as cursor:
         entries = iter(cursor)
         next(entries)
         second = next(entries)
@@ -231,8 +231,8 @@ def read_everything(directory: Path) -> None:
     for ordered in (False, True):
         for way in (
             lambda ordered=ordered: list(journal.messages(ordered=ordered)),
-            lambda ordered=ordered: list(journal.seek(7, ordered=ordered)),
-            lambda ordered=ordered: list(journal.seek_time(values.token_at(9), ordered=ordered)),
+            lambda ordered=ordered: list(journal.entries(from_sequence=7, ordered=ordered)),
+            lambda ordered=ordered: list(journal.entries(since=values.token_at(9), ordered=ordered)),
             lambda: list(journal.summaries()),
             lambda: verify(directory),
         ):

@@ -341,7 +341,7 @@ def compare(directories: Sequence[Path | str], *, progress: ReportProgress | Non
     with ExitStack() as opened:
         readers = []
         for journal in journals:
-            cursor = opened.enter_context(journal.seek(start.sequence, ordered=True))
+            cursor = opened.enter_context(journal.entries(from_sequence=start.sequence, ordered=True))
             readers.append(_EntryReader(cursor.everything(), position_of(start)))
         comparison = _compare(readers, start.sequence, progress or _no_progress)
     return replace(comparison, extents=_extents(journals, [beginning.sequence for beginning in begun]))

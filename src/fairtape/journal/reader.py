@@ -241,14 +241,6 @@ class JournalReader:
         """
         return Cursor(self, from_sequence=from_sequence, since=since, ordered=ordered)
 
-    def seek(self, sequence: int, *, ordered: bool = False) -> Cursor:
-        """A cursor at the entry with this sequence number."""
-        return self.entries(from_sequence=sequence, ordered=ordered)
-
-    def seek_time(self, instant: Instant, *, ordered: bool = False) -> Cursor:
-        """A cursor at the first entry acknowledged at or after this instant."""
-        return self.entries(since=instant, ordered=ordered)
-
     def messages(
         self,
         *,
@@ -395,7 +387,7 @@ class _MessageUnpacker:
             self._assembler.add(stream, body)
 
     def _entry_before(self, sequence: int) -> JournalEntry | None:
-        with self._journal.seek(sequence - 1, ordered=True) as cursor:
+        with self._journal.entries(from_sequence=sequence - 1, ordered=True) as cursor:
             entry = next(iter(cursor), None)
         return entry if entry is not None and entry.ordered.sequence < sequence else None
 

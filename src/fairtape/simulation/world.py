@@ -43,7 +43,7 @@ BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are
 SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine whose deadline never advances
 TURNS_MAX: Final = 300_000  # events of one world; more is a message storm
 
-Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
+QueuedEvent: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
 
 
 class Spinning(Exception):
@@ -147,7 +147,7 @@ class World:
         )
         self._chance = chance
         self._hosts: dict[NodeId, SimulatedNode] = {}
-        self._queue: list[tuple[Instant, int, SimulatedNode | None, Event]] = []
+        self._queue: list[tuple[Instant, int, SimulatedNode | None, QueuedEvent]] = []
         self._tick = count().__next__
 
     def add(
