@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.bench.web import WebSetting, measure_websocket
+from fairtape.bench.websocket_customers import WebSetting, measure_websocket
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
 from fairtape.web import server_loop, ticker

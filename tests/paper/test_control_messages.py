@@ -8,7 +8,7 @@ import pytest
 from fairtape.core.effects import Channel, Ordered, Release, Report
 from fairtape.core.instants import Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import Observer
 from fairtape.wire.frames import Kind, NodeId, kind_of
 from unit.ring_values import SOURCE, Ring
 from unit.ring_values import TIMING as IMPATIENT

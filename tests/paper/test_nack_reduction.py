@@ -4,8 +4,7 @@ import pytest
 
 from fairtape.core.effects import Channel, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.simulation.cluster import EPOCH
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import Kind, NodeId
 from simulation.fault_free_cluster import TIMING, fault_free_cluster, load
 

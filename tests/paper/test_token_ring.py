@@ -9,7 +9,7 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import Observer
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
 from unit.ring_values import (
     SOURCE,

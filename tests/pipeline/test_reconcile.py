@@ -13,7 +13,7 @@ from pipeline import pipeline_values as pipeline
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
 
 from fairtape.cli import run as fairtape
-from fairtape.cli.pipeline_jobs import reconcile as command
+from fairtape.cli.pipeline import reconcile as command
 from fairtape.core.entries import Head
 from fairtape.core.errors import UserError
 from fairtape.journal import JournalWriter, SyncPolicy

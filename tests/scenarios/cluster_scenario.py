@@ -41,10 +41,10 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
-from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
 from scenarios.ring_scenario import BadScenario, duration

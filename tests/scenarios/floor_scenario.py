@@ -23,8 +23,9 @@ from fairtape.exchange.outputs import Voided
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.simulation.clocks import SimulatedClock
-from fairtape.simulation.cluster import EPOCH, ClusterPlan
-from fairtape.simulation.floor import FloorReplicas
+from fairtape.simulation.cluster import ClusterPlan
+from fairtape.simulation.floor_run import FloorReplicas
+from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
 from scenarios.cluster_scenario import SOURCES, ClusterScenario, Script, parse
 from scenarios.ring_scenario import BadScenario

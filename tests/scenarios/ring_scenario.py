@@ -32,7 +32,7 @@ from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, Facts, R
 from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.datagram_summary import NAMES
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule_fault
-from fairtape.simulation.network import Rule
+from fairtape.simulation.network import DropRule
 from fairtape.simulation.recorder import Recorder, lines
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
@@ -63,7 +63,7 @@ class _Script:
     datagram_max: int = DATAGRAM_MAX
     delay: Duration = 20 * MILLISECOND
     publications: list[tuple[Instant, NodeId, list[bytes]]] = field(default_factory=list)
-    rules: list[tuple[Instant, Rule]] = field(default_factory=list)
+    rules: list[tuple[Instant, DropRule]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     period: Duration = 0
 
@@ -134,7 +134,7 @@ def _publish(script: _Script, words: list[str], options: dict[str, str]) -> None
 
 def _drop(script: _Script, words: list[str], options: dict[str, str]) -> None:
     origin, to = _pair(words[0])
-    rule = Rule(
+    rule = DropRule(
         origin=origin,
         to=to,
         kind=KINDS[words[1]] if len(words) > 1 else None,

@@ -8,8 +8,9 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.clocks import SimulatedClock
-from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
+from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
 
 SOURCES = (201, 202)

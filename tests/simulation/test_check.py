@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fairtape.cli import run
-from fairtape.cli.check import Digest, check, trace
+from fairtape.cli.check import check, trace
+from fairtape.simulation.campaign import CampaignDigest
 from fairtape.simulation.ring_run import run_seed
 
 
@@ -23,7 +24,7 @@ def test_check_prints_its_results_as_one_json_object(capsys: pytest.CaptureFixtu
 def test_different_histories_have_different_digests() -> None:
     digests = set()
     for outcomes in ([run_seed(1)], [run_seed(2)], [run_seed(1, loss=0.05)], [run_seed(1), run_seed(2)]):
-        digest = Digest()
+        digest = CampaignDigest()
         for outcome in outcomes:
             digest.add(outcome)
         digests.add(str(digest))

@@ -10,7 +10,7 @@ from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.checkers import GUARANTEES, LATE_AFTER, Checker, EverythingArrives, Facts, RingCheckers
-from fairtape.simulation.observer import Violation
+from fairtape.simulation.world import Violation
 from fairtape.wire.blocks import pack_messages, split_message
 from fairtape.wire.frames import Ack, NodeId, Range, encode_block_header, encode_control
 from fairtape.wire.seals import Authenticator, Seal

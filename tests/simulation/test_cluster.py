@@ -7,8 +7,8 @@ import pytest
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.ring.membership.topology import LoopTopology
 from fairtape.simulation.clocks import clock_losing_reference
-from fairtape.simulation.cluster import EPOCH
 from fairtape.simulation.cluster_run import why_unsettled
+from fairtape.simulation.world import EPOCH
 from fairtape.wire.membership import MembershipState, OperatorVerb
 from simulation.fault_free_cluster import TIMING, fault_free_cluster, load
 

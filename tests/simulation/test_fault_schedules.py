@@ -14,7 +14,7 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.simulation.campaign import Distribution
 from fairtape.simulation.cluster_run import run_cluster
-from fairtape.simulation.failover import run_failover
+from fairtape.simulation.failover_run import run_failover
 from fairtape.simulation.fault_schedule import draw
 
 SMOKE_SEEDS = range(1, 13)

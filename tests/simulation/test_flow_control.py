@@ -8,8 +8,7 @@ from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.simulation.clocks import RATE_MAX, DriftingClock, Piece, SimulatedClock
-from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import EPOCH
+from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
 from unit.ring_values import SOURCE, Ring
 

@@ -10,7 +10,7 @@ from fairtape.core.effects import Channel
 from fairtape.core.instants import MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
 from fairtape.simulation.datagram_summary import summarize_datagram
-from fairtape.simulation.network import Network, Rule, Tree
+from fairtape.simulation.network import DropRule, Network, Tree
 from fairtape.wire.frames import Ack, Kind, NodeId, encode_control
 from fairtape.wire.seals import Authenticator
 
@@ -99,7 +99,7 @@ def test_a_partition_cuts_both_directions_and_new_links_too() -> None:
 
 def test_a_rule_drops_matching_datagrams_up_to_its_count() -> None:
     wire = Wire()
-    wire.network.rules.append(Rule(origin=2, to=3, kind=Kind.ACK, token=7, count=1))
+    wire.network.rules.append(DropRule(origin=2, to=3, kind=Kind.ACK, token=7, count=1))
     for token in (6, 7, 7):
         wire.network.send(2, 3, ack(token))
     assert [summarize_datagram(datagram).tokens for _, datagram in wire.arrived] == [(6,), (7,)]
@@ -110,7 +110,7 @@ def test_a_healed_network_loses_and_holds_nothing(tree: Tree | None) -> None:
     wire = Wire(LinkFaults(loss=1.0), tree=tree)
     wire.network.clog(1, 2)
     wire.network.cut((3,))
-    wire.network.rules.append(Rule(count=1_000))
+    wire.network.rules.append(DropRule(count=1_000))
     assert wire.reached(1) == set()
     wire.network.heal()
     assert wire.reached(1) == {2, 3, 4, 5, 6}

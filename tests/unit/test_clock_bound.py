@@ -1,7 +1,7 @@
 """The error bound of a clock, from its own claim and from exchanges."""
 
-from fairtape.core.clock_bound import EXCHANGES_MAX, ClockBoundEstimator
 from fairtape.core.instants import MILLISECOND
+from fairtape.nodes.clock_bound import EXCHANGES_MAX, ClockBoundEstimator
 
 MS = MILLISECOND
 

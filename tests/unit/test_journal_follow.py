@@ -11,8 +11,8 @@ from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged, FormationChanged, JournalEntry, JournalFollower, JournalReader
 from fairtape.journal.follow import first_sequence, released_end
+from unit.cli.test_tape_printer import change
 from unit.tape.tape_values import append, order, write
-from unit.test_tape import change
 
 ROWS_MAX = 100
 

@@ -48,7 +48,7 @@ def test_a_reader_does_not_begin_in_the_segment_of_another_site(journals: tuple[
     foreign = swap(*journals, 2)
     journal = JournalReader.open(journals[0])
     assert journal.owner() == Owner(values.STRIPE, values.SITE)
-    with journal.seek(int(foreign.stem) + 3) as cursor, pytest.raises(Damaged, match="it belongs to"):
+    with journal.entries(from_sequence=int(foreign.stem) + 3) as cursor, pytest.raises(Damaged, match="it belongs to"):
         list(cursor)
     with pytest.raises(Damaged, match="it belongs to"):
         RecordScanner(Place(foreign, HEADER_SIZE, int(foreign.stem), b""), Owner(values.STRIPE, values.SITE))

@@ -1,16 +1,11 @@
 """Benchmarks of `fairtape bench`. Each prints ratios to a baseline that is measured in the same run.
 
-`report`      `bench ring`: which rings run, and the results
-`ring`        one run of a ring, and its baselines: bare UDP and sleeping programs
-`receivers`   the process of one receiver
-`senders`     the process of all sources
-`setting`     the settings of one run of a ring
-`failover`    `bench failover`: silence after a site is killed
-`edge`        `bench edge`: WebSocket customers, the Python client, ITCH
-`web`         one run of a WebSocket server, and its baseline
-`reading`     the Python client and ITCH
-`trading`     `bench floor`: the engine, FIX and settlement
-`floor`       the matching engine beside other Python engines
-`pipeline`    `bench pipeline` and `bench memory`: journals, Spark and Delta tables
-`results`     types of results, and resource usage
+`ring`                  `bench ring`: throughput, release error and latency, beside bare UDP and sleeping programs
+`ring_processes`        the processes of a ring: all sources, and each site
+`failover`              `bench failover`: silence after a site is killed
+`edge`                  `bench edge`: WebSocket customers, the Python client, ITCH
+`websocket_customers`   one run of a WebSocket server, and its baseline
+`floor`                 `bench floor`: the engine beside other Python engines, FIX beside simplefix, settlement
+`pipeline`              `bench pipeline` and `bench memory`: journals, Spark and Delta tables
+`results`               types of results, and resource usage
 """

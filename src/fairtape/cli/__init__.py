@@ -15,8 +15,7 @@ import click
 
 from fairtape import __version__
 from fairtape.cli.lazy import CommandEntry, LazyGroup
-from fairtape.core.errors import UserError
-from fairtape.core.extras import remedy_for
+from fairtape.core.errors import UserError, remedy_for
 
 COMMANDS: Final = {
     "demo": CommandEntry(

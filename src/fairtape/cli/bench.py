@@ -173,7 +173,7 @@ def ring(
     kept, about 200 MB for each receiver. The exit code is 1 if the results are invalid, for example if the receivers
     delivered different orders or a site declared a failure.
     """
-    from fairtape.bench.report import measure_ring
+    from fairtape.bench.ring import measure_ring
     from fairtape.deployment.process.children import ChildExited
 
     if rounds is None:
@@ -299,10 +299,10 @@ def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json:
 
     The exit code is 1 if the results are invalid. A result below its goal is reported on standard error.
     """
-    from fairtape.bench.trading import measure_trading
+    from fairtape.bench.floor import measure_floor
 
     with steps(quiet=as_json) as step:
-        results = measure_trading(orders=orders, rounds=rounds, trades=trades, step=step)
+        results = measure_floor(orders=orders, rounds=rounds, trades=trades, step=step)
     click.echo(json.dumps(results) if as_json else _table(results, FLOOR_LABELS))
     _end(ctx, results, "problems", "shortfalls")
 
@@ -337,7 +337,7 @@ def pipeline(*, master: str, messages: int, trades: int, rounds: int, as_json: b
 
     A result below its goal is reported on standard error.
     """
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
 
     needed()
     from fairtape.bench.pipeline import PipelineSetting, measure_pipeline, shortfalls_of
@@ -362,7 +362,7 @@ def memory(*, master: str, gigabytes: float, as_json: bool) -> None:
     Prints the peak memory of this process, of Java and of Python workers in each fifth of the run, in MiB, and the
     growth of their sum: the last fifth relative to the second.
     """
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
 
     needed()
     from fairtape.bench.pipeline import measure_stream_memory

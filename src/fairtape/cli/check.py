@@ -5,22 +5,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.terminal import EXIT_BROKEN, check_within
+from fairtape.cli.terminal import EXIT_BROKEN, check_within, with_progress
 from fairtape.core.errors import UserError
 from fairtape.core.instants import NEVER, SECOND, Instant
 
 if TYPE_CHECKING:
-    from fairtape.simulation.campaign import CampaignTally, Distribution, Run
-    from fairtape.simulation.ring_run import RingRun, RunOutcome
+    from fairtape.simulation.campaign import CampaignTally, Distribution, RunSeed
+    from fairtape.simulation.ring_run import RingRun
     from fairtape.simulation.space_time_diagram import Window
 
-DIGEST_SIZE: Final = 16
 SECONDS_MAX: Final = 1e6  # no world lasts that long
 
 
@@ -60,8 +58,7 @@ def check(
     The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
     """
-    from fairtape.cli.simulate import with_progress
-    from fairtape.simulation.campaign import CampaignTally, campaign, cores, replay_command
+    from fairtape.simulation.campaign import CampaignDigest, CampaignTally, campaign, cores, replay_command
 
     _check_options(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
     kind = _choose({"--healing": healing, "--failover": failover, "--floor": floor}, loss)
@@ -70,7 +67,7 @@ def check(
     if seed is not None and not as_json:
         click.echo(f"seed {seed}: {kind.describe(seed)}")
     tally = CampaignTally()
-    digest = Digest()
+    digest = CampaignDigest()
     began_at = time.perf_counter()
     outcomes = campaign(chosen, kind.run, jobs=at_once)
     for outcome in with_progress(outcomes, "worlds", len(chosen), quiet=as_json):
@@ -92,7 +89,7 @@ class RunKind:
     """One kind of world."""
 
     name: str
-    run: "Run"
+    run: "RunSeed"
     describe: Callable[[int], str]
     options: tuple[str, ...]  # the command line options that choose this kind
     counted: str  # the meaning of `reforming`
@@ -119,19 +116,19 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
 
 
 def _kinds() -> dict[str, RunKind]:
-    from fairtape.simulation import failover, fault_schedule
+    from fairtape.simulation import failover_run, fault_schedule
     from fairtape.simulation.cluster_run import run_cluster
-    from fairtape.simulation.floor import run_floor
+    from fairtape.simulation.floor_run import run_floor
 
     def schedule(seed: int) -> str:
         return fault_schedule.draw(seed).describe()
 
     def failure(seed: int) -> str:
-        return failover.draw(seed).describe()
+        return failover_run.draw(seed).describe()
 
     return {
         "--healing": RunKind("healing", run_cluster, schedule, ("--healing",), "had to reform"),
-        "--failover": RunKind("failover", failover.run_failover, failure, ("--failover",), "had to reform"),
+        "--failover": RunKind("failover", failover_run.run_failover, failure, ("--failover",), "had to reform"),
         "--floor": RunKind("floor", run_floor, schedule, ("--floor",), "had to reform"),
     }
 
@@ -144,20 +141,6 @@ def _check_options(*, seeds: int, seed: int | None, loss: float | None, jobs: in
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")
-
-
-class Digest:
-    """One digest of the histories of many worlds, independent of their order: the sum of their hashed digests."""
-
-    def __init__(self) -> None:
-        self._sum = 0
-
-    def add(self, outcome: "RunOutcome") -> None:
-        history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
-        self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
-
-    def __str__(self) -> str:
-        return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
 def _summary(tally: "CampaignTally", seconds: float, kind: RunKind) -> str:

@@ -17,8 +17,7 @@ import click
 from click.core import ParameterSource
 
 from fairtape.cli.terminal import EXIT_BROKEN, steps
-from fairtape.core.errors import UserError
-from fairtape.core.extras import remedy_for
+from fairtape.core.errors import UserError, remedy_for
 from fairtape.core.instants import SECOND, Instant
 from fairtape.net.clock import SharedClock
 
@@ -363,7 +362,7 @@ def _page_text(page: Path | None, folder: Path) -> str:
 
 def write_page(journals: Iterable[Path], folder: Path) -> Path:
     """Write all tables and the page into `folder`. Raises UserError if that fails."""
-    from fairtape.cli.pipeline_jobs import spark_at
+    from fairtape.cli.pipeline import spark_at
     from fairtape.demo.world import FLOORS, SITES
 
     with _spark_errors_as_user_errors(), steps(quiet=False) as step:
@@ -391,7 +390,7 @@ def page_commands(folder: Path) -> str:
 
 @contextmanager
 def _spark_errors_as_user_errors() -> Iterator[None]:
-    from fairtape.cli.pipeline_jobs import needed
+    from fairtape.cli.pipeline import needed
     from fairtape.journal import Damaged
 
     needed()
@@ -414,7 +413,7 @@ def _spark_errors_as_user_errors() -> Iterator[None]:
 def show_floor(ctx: click.Context) -> NoReturn:
     """Run the session of `--floor`, print its events and its summary, and exit."""
     from fairtape.demo.trading_floor import TradingFloor
-    from fairtape.simulation.observer import Violation
+    from fairtape.simulation.world import Violation
 
     session = TradingFloor()
     try:

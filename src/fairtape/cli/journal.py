@@ -7,136 +7,22 @@ them is shorter than another.
 import json
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fairtape.cli.terminal import check_within, counted
-from fairtape.core.errors import FormatError, UserError
+from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.wire.frames import NUMBER_MAX
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from fairtape.core.effects import FormationChange
     from fairtape.journal import AuditReport, Comparison, Extent, JournalMessage, JournalReader, Problem, Summary
-    from fairtape.market.trades import Trades
-
-    Numbers: TypeAlias = npt.NDArray[np.uint64]
-
-# Export.
-
-SUFFIXES: Final = (".parquet", ".csv", ".dbn", ".itch")
-DAY: Final = 86_400 * SECOND
-
-
-def export_trades(directory: Path, file: Path) -> str:
-    """Write the file, and return a summary as text."""
-    from fairtape.journal import JournalReader
-
-    if file.suffix.lower() not in SUFFIXES:
-        raise UserError(f"FILE is {str(file)!r}; its name must end in {', '.join(SUFFIXES)}")
-    if file.exists():
-        raise UserError(f"FILE is {str(file)!r}, which exists; choose another name")
-    numbers, trades, others = _read(JournalReader.open(directory))
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        _write(partial, file.suffix.lower(), numbers, trades)
-        partial.rename(file)
-    except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None
-    except FormatError as refused:
-        raise UserError(f"{file} cannot represent these trades: {refused}; choose .parquet or .itch") from None
-    finally:
-        partial.unlink(missing_ok=True)
-    left = f"; {others:,} messages that are not trades were left out" if others else ""
-    return f"{len(trades):,} trades in {file}{left}"
-
-
-def _read(journal: "JournalReader") -> tuple["Numbers", "Trades", int]:
-    import numpy as np
-
-    from fairtape.journal import Damaged
-    from fairtape.market.trades import blank_trades
-    from fairtape.tape.batches import TradeBatch
-    from fairtape.tape.records import Placed
-
-    parts, others = [], 0
-    try:
-        for delivery in _deliveries(journal):
-            if isinstance(delivery, TradeBatch):
-                parts.append(delivery)
-            else:
-                others += isinstance(delivery, Placed)
-    except Damaged as damage:
-        raise UserError(f"the journal cannot be read: {damage}; see `fairtape journal verify`") from None
-    trades: Trades = np.concatenate([part.trades for part in parts]) if parts else blank_trades(0)
-    numbers = np.concatenate([part.places["sequence"] for part in parts]) if parts else np.zeros(0, np.uint64)
-    return numbers.astype(np.uint64), trades, others
-
-
-def _deliveries(journal: "JournalReader") -> Iterator[object]:
-    from fairtape.journal.follow import JournalFollower, first_sequence
-    from fairtape.tape.batches import ROWS_MAX
-    from fairtape.tape.decoding import EntryDecoder
-
-    decoder = EntryDecoder(first_sequence(journal))
-    with closing(JournalFollower.of_journal(journal, from_sequence=decoder.due)) as follower:
-        while found := follower.read(ROWS_MAX):
-            yield from decoder.decode(found, time.time_ns())
-
-
-def _write(path: Path, suffix: str, numbers: "Numbers", trades: "Trades") -> None:
-    import pyarrow.csv
-    import pyarrow.parquet as pq
-
-    from fairtape.formats.dbn import write_dbn
-    from fairtape.tape.batches import trades_to_arrow
-
-    match suffix:
-        case ".parquet":
-            pq.write_table(trades_to_arrow(trades), path)
-        case ".csv":
-            pyarrow.csv.write_csv(_plain(trades_to_arrow(trades)), path)
-        case ".dbn":
-            path.write_bytes(write_dbn(trades))
-        case _:
-            path.write_bytes(_itch(numbers, trades))
-
-
-def _plain(table: Any) -> Any:
-    """Decode dictionary columns, which CSV does not support."""
-    import pyarrow as pa
-
-    columns = [each.cast(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in table.columns]
-    return pa.table(columns, names=table.column_names)
-
-
-def _itch(numbers: "Numbers", trades: "Trades") -> bytes:
-    """One session, on the day of the first trade."""
-    import numpy as np
-
-    from fairtape.formats.framing import frame
-    from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
-
-    first_at = int(trades["traded_at"].min()) if len(trades) else 0
-    last_at = int(trades["traded_at"].max()) if len(trades) else 0
-    names = np.unique(trades[["venue", "symbol"]]).tolist()
-    listings = [Listing(symbol.decode("ascii"), venue.decode("ascii")) for venue, symbol in names]
-    midnight_at = first_at - first_at % DAY
-    writer = TickerItch(filter(fits_directory, listings), midnight_at=midnight_at)
-    closing = writer.closing(min(last_at, midnight_at + DAY - 1))
-    return frame([*writer.opening(first_at), *writer.trades(numbers, trades), closing])
-
-
-# Commands.
 
 EXIT_DAMAGED: Final = 1
 EXIT_SHORTER: Final = 3
@@ -232,7 +118,11 @@ def export(directory: Path, file: Path) -> None:
     field is kept, times in nanoseconds. A trade that a format cannot represent is refused, except in ITCH, which gets a
     wide trade message defined by fairtape. Trades are written as published: cancels and corrections are not applied.
     """
-    click.echo(export_trades(directory, file))
+    from fairtape.tape.export import export_trades
+
+    exported = export_trades(directory, file)
+    left = f"; {exported.others:,} messages that are not trades were left out" if exported.others else ""
+    click.echo(f"{exported.trades:,} trades in {file}{left}")
 
 
 @journal.command("verify", short_help="Verify journals, and that they hold the same order.")

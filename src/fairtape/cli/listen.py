@@ -18,7 +18,7 @@ from fairtape.core.instants import SECOND, Duration
 from fairtape.core.timing import PROFILES
 
 if TYPE_CHECKING:
-    from fairtape.cli.tape import TapePrinter
+    from fairtape.cli.tape_printer import TapePrinter
     from fairtape.deployment.config.description import Deployment
     from fairtape.deployment.follow.site_failover import SiteEvent, SiteFailover
     from fairtape.deployment.process.children import Interrupts
@@ -233,8 +233,7 @@ class TapeListener:
     def __init__(
         self, failover: "SiteFailover", site: "NodeId", from_sequence: int, interrupts: "Interrupts", *, as_json: bool
     ) -> None:
-        from fairtape.cli.output_thread import OutputThread
-        from fairtape.cli.tape import JsonLines, TapePrinter, TextLines
+        from fairtape.cli.tape_printer import JsonLines, OutputThread, TapePrinter, TextLines
         from fairtape.net.clock import SharedClock
 
         lines = (JsonLines if as_json else TextLines)(failover.names)
@@ -249,7 +248,7 @@ class TapeListener:
 
         `failed` is called often and says why the deployment cannot go on.
         """
-        from fairtape.cli.tape import Progress
+        from fairtape.cli.tape_printer import PrintState
         from fairtape.journal.follow import POLL_PERIOD
         from fairtape.journal.format import Damaged
 
@@ -260,10 +259,10 @@ class TapeListener:
                     return [*failures]
                 for event in self._failover.check():
                     click.echo(_event_text(event, self._failover.names), err=True)
-                progress = self.tape.advance()
-                if progress is Progress.CAUGHT_UP and self._failover.is_over:
+                state = self.tape.advance()
+                if state is PrintState.CAUGHT_UP and self._failover.is_over:
                     return ["the deployment has stopped"]
-                if progress is not Progress.BUSY:
+                if state is not PrintState.BUSY:
                     time.sleep(POLL_PERIOD / SECOND)
         except Damaged as damage:
             return [str(damage)]

@@ -7,26 +7,23 @@ if a promise was not kept.
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from math import isinf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.terminal import EXIT_BROKEN, check_within
+from fairtape.cli.terminal import EXIT_BROKEN, check_within, progress_bar, with_progress
 from fairtape.core import svg
 from fairtape.core.errors import UserError
 from fairtape.core.percentiles import Rank, percentile
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
 
     from fairtape.core.cities import City
-    from fairtape.simulation.failover import PromisedTime
+    from fairtape.simulation.failover_run import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
     from fairtape.simulation.ring_run import RunOutcome
     from fairtape.simulation.scale import Measured, Size
@@ -34,33 +31,6 @@ if TYPE_CHECKING:
 SEED_MAX: Final = 10**18
 SEEDS_MAX: Final = 10**9
 JOBS_MAX: Final = 256
-
-Result = TypeVar("Result")
-
-
-@contextmanager
-def progress_bar(completed: "ProgressColumn", *, quiet: bool) -> Iterator["Progress"]:
-    """A progress bar on standard error, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), completed, TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        yield bar
-
-
-def with_progress(
-    results: Iterable[Result], label: str, total: int, *, completed: "ProgressColumn | None" = None, quiet: bool = False
-) -> Iterator[Result]:
-    """The results, each of which advances a progress bar."""
-    from rich.progress import MofNCompleteColumn
-
-    with progress_bar(completed or MofNCompleteColumn(), quiet=quiet) as bar:
-        task = bar.add_task(label, total=total)
-        for result in results:
-            yield result
-            bar.advance(task)
 
 
 def _table(
@@ -89,9 +59,9 @@ BUCKETS: Final = 10  # of the promised time
 HISTOGRAM_WIDTH: Final = 40
 FAILOVER_HEADINGS: Final = ("time to", "least", "median", "99 %", "longest", "of what was promised", "kept in")
 EXPLANATIONS: Final = {
-    "detect": "from the death until a survivor declares it; promised: Δ_R after the token that does not come",
+    "detect": "from the crash until a survivor declares it; promised: Δ_R after the missing token",
     "install": "from there until every survivor is in a new formation; promised: 2 T_R and one write to the store\n"
-    "         after the word has come to the reformation server, and the lease of the dead is over",
+    "         after the report has reached the reformation server and the lease of the crashed site has ended",
 }
 
 
@@ -104,7 +74,7 @@ class FailoverFindings:
 
     @property
     def promised_times(self) -> list["PromisedTime"]:
-        from fairtape.simulation.failover import PROMISES, PromisedTime
+        from fairtape.simulation.failover_run import PROMISES, PromisedTime
 
         found = (PromisedTime.of(name, self.outcomes) for name in PROMISES)
         return [promised for promised in found if promised is not None]
@@ -131,7 +101,7 @@ def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool)
     A world that breaks a promise is named with the command that repeats it exactly. The exit code is then 1.
     """
     from fairtape.simulation.campaign import campaign, cores
-    from fairtape.simulation.failover import run_failover
+    from fairtape.simulation.failover_run import run_failover
 
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
@@ -300,7 +270,7 @@ def _check_hierarchy(sites: int, levels: int) -> None:
     except BadHierarchy as refusal:
         raise UserError(str(refusal)) from None
     if levels < 2:
-        raise UserError(f"--levels is {levels}; give 2 or more, for one loop alone does not grow")
+        raise UserError(f"--levels is {levels}; give 2 or more, because one loop alone does not grow")
 
 
 def _measure_all(sizes: Sequence["Size"], *, quiet: bool) -> Iterator["Measured"]:
@@ -345,8 +315,6 @@ def _scale_fields(row: "Measured") -> dict[str, object]:
 
 RATIO_MAX: Final = 1.1  # promised for the rotating portal
 RACES_MIN: Final = 1_000  # fewer cannot show a ratio of 1.1
-RACES_MAX: Final = 10**7
-RACES_PER_WORLD: Final = 250
 BAR_WIDTH: Final = 24  # pixels of the plot
 PLOT_HEIGHT: Final = 160
 COLOURS: Final = ("#1b6ca8", "#8d99ae", "#e09f3e", "#9e2a2b")
@@ -378,14 +346,26 @@ def entry(
 
     The exit code is 1 if the rotating portal makes one region first more than 1.1 times as often as another.
     """
+    from rich.progress import TaskProgressColumn
+
     from fairtape.simulation.campaign import cores
-    from fairtape.simulation.fair_entry import REGIONS_MAX, REGIONS_MIN, regions
+    from fairtape.simulation.fair_entry import (
+        RACES_MAX,
+        REGIONS_MAX,
+        REGIONS_MIN,
+        races_per_world,
+        regions,
+        run_worlds,
+        sum_paths,
+    )
 
     check_within("--regions", count, REGIONS_MIN, REGIONS_MAX)
     check_within("--races", races, RACES_MIN, RACES_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
-    paths = _run_races(count, races, seed, jobs or cores(), quiet=as_json)
+    worlds = races_per_world(races)
+    results = run_worlds(seed, worlds, count=count, jobs=jobs or cores())
+    paths = sum_paths(with_progress(results, "races", len(worlds), completed=TaskProgressColumn(), quiet=as_json))
     cities = regions(count)
     if svg is not None:
         try:
@@ -398,36 +378,6 @@ def entry(
     else:
         _show_entry(paths, cities)
     ctx.exit(0 if fair else EXIT_BROKEN)
-
-
-def _run_races(count: int, races: int, seed: int, jobs: int, *, quiet: bool) -> tuple["EntryPath", ...]:
-    """The sum over all worlds; it does not depend on the number of jobs."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    sizes = [min(RACES_PER_WORLD, races - begun) for begun in range(0, races, RACES_PER_WORLD)]
-    seeds = [seed * RACES_MAX + world for world in range(len(sizes))]
-    run = partial(_run_world, count)
-    if jobs == 1:
-        return _sum_paths(map(run, seeds, sizes), len(sizes), quiet=quiet)
-    with ProcessPoolExecutor(min(jobs, len(sizes)), mp_context=get_context("spawn")) as pool:
-        return _sum_paths(pool.map(run, seeds, sizes), len(sizes), quiet=quiet)
-
-
-def _run_world(count: int, seed: int, races: int) -> tuple["EntryPath", ...]:
-    from fairtape.simulation.fair_entry import race
-
-    return race(seed, count=count, races=races)
-
-
-def _sum_paths(worlds: Iterable[tuple["EntryPath", ...]], count: int, *, quiet: bool) -> tuple["EntryPath", ...]:
-    from rich.progress import TaskProgressColumn
-
-    results = with_progress(worlds, "races", count, completed=TaskProgressColumn(), quiet=quiet)
-    total = next(results)
-    for paths in results:
-        total = tuple(one + other for one, other in zip(total, paths, strict=True))
-    return total
 
 
 def _show_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> None:

@@ -2,14 +2,19 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fairtape.core.errors import UserError
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
 EXIT_BROKEN: Final = 1  # a guarantee or a check failed; 2 is a mistake of the user
+
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -27,6 +32,31 @@ def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
                 console.print(text)
 
         yield step
+
+
+@contextmanager
+def progress_bar(completed: "ProgressColumn", *, quiet: bool) -> Iterator["Progress"]:
+    """A progress bar on standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), completed, TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        yield bar
+
+
+def with_progress(
+    results: Iterable[Result], label: str, total: int, *, completed: "ProgressColumn | None" = None, quiet: bool = False
+) -> Iterator[Result]:
+    """The results, each of which advances a progress bar."""
+    from rich.progress import MofNCompleteColumn
+
+    with progress_bar(completed or MofNCompleteColumn(), quiet=quiet) as bar:
+        task = bar.add_task(label, total=total)
+        for result in results:
+            yield result
+            bar.advance(task)
 
 
 SHOWN_MAX: Final = 32  # characters of a value in an error message

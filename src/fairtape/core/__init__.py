@@ -7,9 +7,13 @@ spans           iteration over the blocks and messages of one entry
 formation_log   requests to the store of formations, and its responses
 instants        integer nanoseconds
 timing          the intervals of a loop, and named profiles
-clock_bound     the error bound of a site's clock
 cities          nine cities and the round trips between them
 link_faults     loss, delay and duplication of a link, and injected randomness
 state_table     the interpreter of state tables
-errors          errors that are reported to users
+errors          errors that are reported to users, and which extra installs a missing package
+addresses       HOST:PORT as text
+json_objects    JSON objects with checked fields
+percentiles     percentiles by rank
+token_bucket    a rate with a limited burst
+svg             SVG as text
 """

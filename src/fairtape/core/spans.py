@@ -14,7 +14,7 @@ from fairtape.wire.frames import NodeId
 
 STREAMS_MAX: Final = 1_024  # streams with an incomplete message; above it the oldest is dropped
 
-Stream: TypeAlias = tuple[NodeId, int]
+StreamId: TypeAlias = tuple[NodeId, int]
 """A source and its incarnation."""
 
 
@@ -38,9 +38,9 @@ class MessageAssembler:
     """Reads all messages, span by span in the order of the sequence, and reassembles fragmented ones."""
 
     def __init__(self) -> None:
-        self._assemblers: dict[Stream, Assembler] = {}
+        self._assemblers: dict[StreamId, Assembler] = {}
 
-    def __contains__(self, stream: Stream) -> bool:
+    def __contains__(self, stream: StreamId) -> bool:
         """Whether fragments of this stream were added before."""
         return stream in self._assemblers
 
@@ -55,7 +55,7 @@ class MessageAssembler:
             elif (payload := self.add((span.source, span.incarnation), body)) is not None:
                 yield sequence, payload
 
-    def add(self, stream: Stream, fragment: bytes) -> bytes | None:
+    def add(self, stream: StreamId, fragment: bytes) -> bytes | None:
         """Add the next fragment of a stream; returns the message if it is complete."""
         assembler = self._assemblers.get(stream)
         if assembler is None:

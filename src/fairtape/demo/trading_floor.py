@@ -24,11 +24,11 @@ from fairtape.exchange.outputs import TentativeFill
 from fairtape.exchange.rules.values import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
-from fairtape.simulation.floor import FloorReplicas
-from fairtape.simulation.observer import Observer
+from fairtape.simulation.floor_run import FloorReplicas
+from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
 
 CITIES: Final = tuple(city(name) for name in ("New York", "São Paulo", "London", "Tokyo", "Frankfurt"))

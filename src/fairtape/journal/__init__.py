@@ -5,24 +5,21 @@
 - `writer`: `JournalWriter` appends; sync policies; new segments
 - `crash_recovery`: opens a journal whose writer died, and sets a torn tail aside
 - `truncation`: removes the end of the order, atomically
-- `reader`: `JournalReader` reads by sequence number or by time, also beside the writer
+- `reader`: `JournalReader` reads by sequence number or by time, `History` in chunks for sites that catch up
 - `follow`: `JournalFollower` follows a journal while it grows
-- `history`: `History` reads chunks for sites that catch up
 - `audit`: `verify` checks one journal, `compare` checks several against each other
 
 Bad bytes raise `Damaged`, which names the file, the byte and the sequence number. A disk that cannot be written raises
 `WriteFailed`.
 """
 
-from fairtape.core.sync_policy import SyncPolicy
 from fairtape.journal.audit import AuditReport, Comparison, Difference, Extent, Problem, compare, verify
 from fairtape.journal.crash_recovery import TornTail
 from fairtape.journal.follow import JournalFollower
 from fairtape.journal.format import Damaged, Tip
-from fairtape.journal.history import History
-from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalMessage, JournalReader
+from fairtape.journal.reader import Cursor, FormationChanged, History, JournalEntry, JournalMessage, JournalReader
 from fairtape.journal.segments import Summary
-from fairtape.journal.writer import JournalWriter, WriteFailed
+from fairtape.journal.writer import JournalWriter, SyncPolicy, WriteFailed
 
 __all__ = [
     "AuditReport",

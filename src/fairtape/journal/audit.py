@@ -38,7 +38,7 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed
 
-Progress: TypeAlias = Callable[[int], None]  # bytes done since the last call
+ReportProgress: TypeAlias = Callable[[int], None]  # bytes done since the last call
 
 PROGRESS_STEP: Final = 1 << 20
 BREAKS_MAX: Final = 1_000  # listed in a report
@@ -95,7 +95,7 @@ def _no_progress(_: int) -> None:
     pass
 
 
-def verify(directory: Path | str, *, progress: Progress | None = None) -> AuditReport:
+def verify(directory: Path | str, *, progress: ReportProgress | None = None) -> AuditReport:
     """Check the hash chain, that sequence numbers and release marks leave no gap, and the contents of the marks."""
     directory = JournalReader.open(directory).directory
     return _Audit(directory, progress or _no_progress).run()
@@ -104,7 +104,7 @@ def verify(directory: Path | str, *, progress: Progress | None = None) -> AuditR
 class _Audit:
     """One pass over all segments. `_tip` is None where the end of the segment before is not known."""
 
-    def __init__(self, directory: Path, progress: Progress) -> None:
+    def __init__(self, directory: Path, progress: ReportProgress) -> None:
         self._report = AuditReport(directory)
         self._progress = progress
         self._paths = [directory / segment_name(first) for first in first_sequences(directory)]
@@ -330,7 +330,7 @@ class Comparison:
         return all(extent.complete for extent in self.extents)
 
 
-def compare(directories: Sequence[Path | str], *, progress: Progress | None = None) -> Comparison:
+def compare(directories: Sequence[Path | str], *, progress: ReportProgress | None = None) -> Comparison:
     """Compare the ordered content of these journals, from the latest beginning to the earliest end."""
     journals = [JournalReader.open(directory) for directory in directories]
     beginnings = [_beginning(journal) for journal in journals]
@@ -341,7 +341,7 @@ def compare(directories: Sequence[Path | str], *, progress: Progress | None = No
     with ExitStack() as opened:
         readers = []
         for journal in journals:
-            cursor = opened.enter_context(journal.seek(start.sequence, ordered=True))
+            cursor = opened.enter_context(journal.entries(from_sequence=start.sequence, ordered=True))
             readers.append(_EntryReader(cursor.everything(), position_of(start)))
         comparison = _compare(readers, start.sequence, progress or _no_progress)
     return replace(comparison, extents=_extents(journals, [beginning.sequence for beginning in begun]))
@@ -374,7 +374,7 @@ class _EntryReader:
         self.entry = next(self._entries, None)
 
 
-def _compare(readers: Sequence[_EntryReader], start: int, progress: Progress) -> Comparison:
+def _compare(readers: Sequence[_EntryReader], start: int, progress: ReportProgress) -> Comparison:
     entries, messages, last = 0, 0, start - 1
     while (row := [reader.entry for reader in readers if reader.entry is not None]) and len(row) == len(readers):
         content = readers[0].content

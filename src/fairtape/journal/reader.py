@@ -3,20 +3,25 @@
 A reader needs nothing from the writer and may follow it: an iteration ends with the last whole entry, and iterating
 over the same cursor again continues from there. Every entry is checked against the hash chain before it is returned;
 if it fails, `Damaged` says where. At most one entry is in memory.
+
+`History` reads for sites that catch up: the entries after a position, as the journal stores them. A site that appends
+these canonical bytes has the same chain. It names its position and gets the next chunk. The end of each chunk is
+remembered, so that the next one needs no search, also while the journal grows. If the journal was truncated since, the
+place is searched again.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
-from fairtape.core.spans import MessageAssembler, blocks
-from fairtape.journal.format import HEADER_SIZE, Damaged, Owner, Tip, segment_name
+from fairtape.core.spans import MessageAssembler, StreamId, blocks
+from fairtape.journal.format import DIGEST_SIZE, HEADER_SIZE, Damaged, Owner, Tip, segment_name
 from fairtape.journal.segments import (
     Index,
     Place,
@@ -31,10 +36,9 @@ from fairtape.journal.segments import (
 from fairtape.wire.blocks import MESSAGE_MAX, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
+PLACES_MAX: Final = 64  # sites that catch up whose place is remembered; the least recently used one is dropped first
 INDEXES_MAX: Final = 64  # segments whose index is kept
 LOOK_BACK_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to search backward for the start of a long message
-
-Stream: TypeAlias = tuple[NodeId, int]  # a source and its incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +241,6 @@ class JournalReader:
         """
         return Cursor(self, from_sequence=from_sequence, since=since, ordered=ordered)
 
-    def seek(self, sequence: int, *, ordered: bool = False) -> Cursor:
-        """A cursor at the entry with this sequence number."""
-        return self.entries(from_sequence=sequence, ordered=ordered)
-
-    def seek_time(self, instant: Instant, *, ordered: bool = False) -> Cursor:
-        """A cursor at the first entry acknowledged at or after this instant."""
-        return self.entries(since=instant, ordered=ordered)
-
     def messages(
         self,
         *,
@@ -374,7 +370,7 @@ class _MessageUnpacker:
                 except Malformed as error:
                     raise Damaged(entry.path, entry.offset, sequence, str(error)) from None
 
-    def _load_earlier_fragments(self, entry: JournalEntry, stream: Stream) -> None:
+    def _load_earlier_fragments(self, entry: JournalEntry, stream: StreamId) -> None:
         """Reading may start in the middle of a long message: load the fragments before this entry."""
         bodies: list[bytes] = []
         sequence = entry.ordered.sequence
@@ -391,12 +387,12 @@ class _MessageUnpacker:
             self._assembler.add(stream, body)
 
     def _entry_before(self, sequence: int) -> JournalEntry | None:
-        with self._journal.seek(sequence - 1, ordered=True) as cursor:
+        with self._journal.entries(from_sequence=sequence - 1, ordered=True) as cursor:
             entry = next(iter(cursor), None)
         return entry if entry is not None and entry.ordered.sequence < sequence else None
 
 
-def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], bool]:
+def _trailing_fragments(ordered: Ordered, stream: StreamId) -> tuple[list[bytes], bool]:
     """The fragments at the end of this stream in the entry, and whether they include the start of their message."""
     bodies: list[bytes] = []
     for span in reversed(ordered.spans):
@@ -414,3 +410,66 @@ def _trailing_fragments(ordered: Ordered, stream: Stream) -> tuple[list[bytes], 
 def _begins_message(fragment: bytes) -> bool:
     """A fragment begins with the length of its message and its own offset in it, see `fairtape.wire.blocks`."""
     return fragment[4:8] == bytes(4)
+
+
+class History:
+    """Reads one journal for many sites that catch up, beside its writer."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._journal = JournalReader(Path(directory))
+        self._places: dict[Position, Place] = {}
+
+    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
+        """The entries that follow a position, in order, as many as fit into `size_max` bytes, but at least one.
+
+        The position is that of the reader's last entry (`fairtape.core.entries.position_of`). A reader that asks again
+        from the end of each chunk gets the whole order and nothing twice. Where it knows no formation (0), it gets
+        everything with a token above this one: messages, and formations by their first token.
+        """
+        position = Position(formation, token)
+        known = self._places.pop(position, None)
+        if known is not None:
+            try:
+                return self._read(known, position, size_max, known=True)
+            except Damaged:
+                pass  # the journal was truncated since; real damage is found by the search
+        place = self._journal.place_after(position)
+        return [] if place is None else self._read(place, position, size_max, known=False)
+
+    def update_index(self) -> None:
+        """Index what was appended since the last call.
+
+        Otherwise the first request for a segment scans all of its heads, which takes some tens of milliseconds.
+        """
+        self._journal.update_index()
+
+    def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
+        found: list[bytes] = []
+        scanner = RecordScanner(place, self._journal.owner())
+        try:
+            if known:
+                _check_unchanged(scanner, place)
+            while (step := scanner.next_head()) is not None:
+                offset, head = step
+                size_max -= head.encoded_size
+                if found and size_max < 0:
+                    break
+                encoded, digest = scanner.segment.encoded(offset, head, place.previous, head.sequence)
+                found.append(encoded)
+                position, place = head.position, Place(scanner.segment.path, scanner.offset, scanner.sequence, digest)
+        finally:
+            scanner.close()
+        if found or known:
+            self._remember(position, place)
+        return found
+
+    def _remember(self, position: Position, place: Place) -> None:
+        self._places[position] = place
+        if len(self._places) > PLACES_MAX:
+            del self._places[next(iter(self._places))]
+
+
+def _check_unchanged(scanner: RecordScanner, place: Place) -> None:
+    """A remembered place directly follows an entry, which ends with its digest."""
+    if scanner.segment.digest(place.offset - DIGEST_SIZE, place.sequence) != place.previous:
+        raise scanner.damaged(place.offset, "another entry is there now")

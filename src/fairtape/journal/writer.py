@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self, TypeVar
@@ -27,8 +28,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
 from fairtape.core.entries import encode_entry
 from fairtape.core.errors import UserError
-from fairtape.core.instants import Duration, Instant
-from fairtape.core.sync_policy import SYNC_PERIOD, SyncPolicy
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.journal.crash_recovery import MissingCheckpoint, TornTail, recover
 from fairtape.journal.format import (
     SegmentCheckpoint,
@@ -47,6 +47,7 @@ from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
 SEGMENT_SIZE_MAX: Final = 64 << 20
 SEGMENT_SIZE_MIN: Final = 1 << 10
 SEGMENT_ENTRIES_MAX: Final = 1 << 14  # so that a scan of its heads stays quick, however small the entries are
+SYNC_PERIOD: Final = 100 * MILLISECOND  # of the policy `interval`
 LOCK_NAME: Final = "lock"
 SPARE_NAME: Final = "spare"
 
@@ -54,11 +55,19 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _T = TypeVar("_T")
 
 
+class SyncPolicy(Enum):
+    """When the disk has to confirm what was appended."""
+
+    TOKEN = "token"  # noqa: S105 - a token of the ring
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
 class WriteFailed(UserError):
     """The journal could not be written. Nothing more is written; what was confirmed before stays."""
 
 
-class Output:
+class SegmentFile:
     """The segment that is being written. Raises `OSError`; an incomplete write is undone."""
 
     __slots__ = ("ends_with_formation", "entries", "file", "path", "size")
@@ -103,15 +112,15 @@ class Output:
         self.path = path
 
 
-def open_output(path: Path, *, size: int, entries: int, ends_with_formation: bool) -> Output:
+def open_segment(path: Path, *, size: int, entries: int, ends_with_formation: bool) -> SegmentFile:
     """Open an existing segment to append to it."""
-    return Output(path, os.open(path, _FLAGS), size=size, entries=entries, ends_with_formation=ends_with_formation)
+    return SegmentFile(path, os.open(path, _FLAGS), size=size, entries=entries, ends_with_formation=ends_with_formation)
 
 
-def create_spare(directory: Path) -> Output:
+def create_spare(directory: Path) -> SegmentFile:
     """An empty file for the next segment. What a killed writer left in it was never part of the journal."""
     path = directory / SPARE_NAME
-    return Output(path, os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o644))
+    return SegmentFile(path, os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o644))
 
 
 class _Task(NamedTuple):
@@ -146,12 +155,12 @@ class JournalWriter:
         self._ordered_through = 0  # the token of the last messages
         self._streams: dict[NodeId, tuple[int, int]] = {}
         self._change: FormationChange | None = None
-        self._output: Output | None = None
+        self._output: SegmentFile | None = None
         self._number = -1  # of the last segment
         self._torn_tail: TornTail | None = None
         self._unsynced_since: Instant | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in order
-        self._spare: Future[Output] | None = None  # for the next segment
+        self._spare: Future[SegmentFile] | None = None  # for the next segment
         self._syncing: _Task | None = None
         self._confirming: _Task | None = None  # syncs what precedes the current segment; returns its checkpoint
         self._failure: WriteFailed | None = None
@@ -464,7 +473,7 @@ class JournalWriter:
         self._tip, self._number, self._ordered_through = resumption.tip, resumption.number, resumption.ordered_through
         self._streams, self._change = dict(resumption.state.streams), resumption.state.change
         try:
-            self._output = open_output(
+            self._output = open_segment(
                 resumption.path,
                 size=resumption.size,
                 entries=resumption.entries,
@@ -474,7 +483,7 @@ class JournalWriter:
         except OSError as error:
             raise UserError(f"journal file {str(resumption.path)!r} cannot be written ({error.strerror})") from None
 
-    def _finish_confirmation(self, output: Output, missing: MissingCheckpoint | None) -> None:
+    def _finish_confirmation(self, output: SegmentFile, missing: MissingCheckpoint | None) -> None:
         """Sync what was recovered, and write a missing checkpoint: the site counts as a holder of it from now on."""
         directory = None if self._sync is SyncPolicy.NEVER else self.directory
         if missing is not None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fairtape.core.clock_bound import ClockBoundEstimator
 from fairtape.core.effects import (
     LOOP_CHANNEL,
     Deliver,
@@ -31,6 +30,7 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
+from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.ring.membership.formation import Formation

@@ -4,18 +4,17 @@ A run depends on its seed alone: nothing here reads a clock or the system's rand
 
 The simulator:
 
-- `world`: virtual time, the event queue, and the execution of effects
+- `world`: virtual time, the event queue, the execution of effects, and the interface of observers
 - `network`, `clocks`, `simulated_journal`: links, clocks and journals of nodes
 - `faults`: faults as values, their scheduling, and an intruder
-- `observer`: the interface of everything that observes a world
 - `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
 
 Worlds and their checkers:
 
 - `configuration`, `ring_run`, `checkers`: a ring of one formation
 - `fault_schedule`, `cluster`, `cluster_run`, `cluster_checkers`: a deployment that reforms and heals
-- `floor`, `traders`: a cluster with a trading floor
-- `failover`: how long it takes to replace crashed members
+- `floor_run`: a cluster with a trading floor, its load and its guarantees
+- `failover_run`: how long it takes to replace crashed members
 - `fair_entry`: which region wins simultaneous bids
 - `scale`: hierarchies of loops with up to 20,000 sites
 - `campaign`: many seeds on all cores

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from multiprocessing import get_context
 from typing import Final, TypeAlias
@@ -14,9 +15,10 @@ from fairtape.core.instants import Duration
 from fairtape.core.percentiles import Rank, percentile
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
+DIGEST_SIZE: Final = 16
 AHEAD_PER_JOB: Final = 4  # seeds submitted ahead of their results
 
-Run: TypeAlias = Callable[[int], RunOutcome]
+RunSeed: TypeAlias = Callable[[int], RunOutcome]
 """Runs the world of one seed; a module-level function or a partial of one, so that it can be pickled."""
 
 
@@ -25,7 +27,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def campaign(seeds: Iterable[int], run: Run, *, jobs: int = 1) -> Iterator[RunOutcome]:
+def campaign(seeds: Iterable[int], run: RunSeed, *, jobs: int = 1) -> Iterator[RunOutcome]:
     """The outcomes, in the order in which the runs end."""
     if jobs == 1:
         yield from map(run, seeds)
@@ -47,7 +49,7 @@ def campaign(seeds: Iterable[int], run: Run, *, jobs: int = 1) -> Iterator[RunOu
 
 def _outcomes(
     pool: ProcessPoolExecutor,
-    run: Run,
+    run: RunSeed,
     waiting: Iterator[int],
     running: dict["Future[RunOutcome]", int],
 ) -> Iterator[RunOutcome]:
@@ -87,6 +89,20 @@ class CampaignTally:
         self.counts.update(dict(outcome.counts))
         if outcome.failed:
             self.failures.append(outcome)
+
+
+class CampaignDigest:
+    """One digest of the histories of many worlds, independent of their order: the sum of their hashed digests."""
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, outcome: RunOutcome) -> None:
+        history = f"{outcome.seed} {outcome.digest} {outcome.guarantee}".encode()
+        self._sum += int.from_bytes(blake2b(history, digest_size=DIGEST_SIZE).digest())
+
+    def __str__(self) -> str:
+        return f"{self._sum % (1 << 8 * DIGEST_SIZE):0{2 * DIGEST_SIZE}x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,19 +7,18 @@ at once. The first violation raises `Violation`. `RingCheckers` runs all of them
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from fairtape.core.effects import Channel, Ordered, Reason, Release, Report, Span
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.core.spans import MessageAssembler
+from fairtape.core.spans import MessageAssembler, StreamId
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.observer import Observer, Violation
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: beyond it a release is late, even after a pause
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
 
-Stream: TypeAlias = tuple[NodeId, int]
 """One incarnation of one source."""
 
 
@@ -28,16 +27,16 @@ class Facts:
     """The true state of a world, for all checkers: the formation, what was published, and the progress of each site."""
 
     formation: Formation
-    published: Mapping[Stream, Sequence[bytes]] = field(default_factory=dict)  # accepted by the source
+    published: Mapping[StreamId, Sequence[bytes]] = field(default_factory=dict)  # accepted by the source
     complete: Callable[[NodeId], int] = lambda _: 0  # the token through which a site is complete
     claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all sites are complete
-    forgotten: Mapping[NodeId, Callable[[], tuple[Stream, int]]] = field(default_factory=dict)  # by each source
+    forgotten: Mapping[NodeId, Callable[[], tuple[StreamId, int]]] = field(default_factory=dict)  # by each source
     grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may be at a deadline
     at: Instant = 0  # true time
     placed: list[int] = field(default_factory=list)  # the tokens that have messages, ascending
     appended_through: dict[NodeId, int] = field(default_factory=dict)
     appended_at: dict[tuple[NodeId, int], Instant] = field(default_factory=dict)  # by the site's own clock
-    held: dict[Stream, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site holds it
+    held: dict[StreamId, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site holds it
     released: int = 0  # count of releases
     late: int = 0  # count of releases marked late
     reported: dict[NodeId, Report] = field(default_factory=dict)
@@ -369,7 +368,7 @@ class KeptUntilHeld(Checker):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._seen: dict[Stream, int] = {}
+        self._seen: dict[StreamId, int] = {}
 
     def block_sent(self, node: NodeId, _datagram: bytes) -> None:
         """An acknowledgment lets a source discard messages and send new ones."""

@@ -28,6 +28,7 @@ from fairtape.core.formation_log import (
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
+from fairtape.core.spans import StreamId
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site, SiteConfig
@@ -37,7 +38,7 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import Tree
 from fairtape.simulation.simulated_journal import SimulatedJournal
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
@@ -45,8 +46,6 @@ from fairtape.wire.seals import Keys
 OPERATOR: Final = 999_999
 PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
 SECRET: Final = b"a realm"  # in the digest of every history, so it must not change
-
-Stream = tuple[NodeId, int]
 
 
 class MemoryFormationStore:
@@ -131,7 +130,7 @@ class Cluster:
 
     def __init__(self, plan: ClusterPlan) -> None:
         self.plan = plan
-        self.published: dict[Stream, list[bytes]] = {}
+        self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
@@ -279,6 +278,3 @@ class Cluster:
             incarnation=self._incarnations[node],
             datagram_max=self.plan.datagram_max,
         )
-
-
-__all__ = ["EPOCH", "OPERATOR", "Cluster", "ClusterPlan", "SimulatedStoreAccess", "Stream"]

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, Duration, Instant
-from fairtape.core.spans import MessageAssembler
+from fairtape.core.spans import MessageAssembler, StreamId
 from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import DriftingClock
-from fairtape.simulation.cluster import Cluster, Stream
-from fairtape.simulation.observer import Observer, Violation
+from fairtape.simulation.cluster import Cluster
+from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
 Identity = tuple[NodeId, int, int]
@@ -159,12 +159,12 @@ class ClusterCheckers(Observer):
         for node in cluster.plan.reformers:
             server = cluster.world.machine(node)
             assert isinstance(server, Reformer)
-            for ruling in server.primary.decisions:
-                if ruling.formation.first_sequence and ruling.formation.number > 1:
-                    yield "reform", ruling.decided_at - ruling.began_at
-                    began = [self._crashed_at[site] for site in ruling.silent if site in self._crashed_at]
-                    if began and ruling.began_at > max(began):
-                        yield "detect", ruling.began_at - max(began)
+            for decision in server.primary.decisions:
+                if decision.formation.first_sequence and decision.formation.number > 1:
+                    yield "reform", decision.decided_at - decision.began_at
+                    began = [self._crashed_at[site] for site in decision.silent if site in self._crashed_at]
+                    if began and decision.began_at > max(began):
+                        yield "detect", decision.began_at - max(began)
 
     def _check_survival(self, node: NodeId, ordered: Ordered) -> None:
         holders = self._holders[ordered.formation, ordered.token]
@@ -199,8 +199,8 @@ class ClusterCheckers(Observer):
         self._check_committed(entries)
 
     def _check_sources(self, entries: list[Ordered]) -> None:
-        streams: dict[Stream, int] = {}
-        texts: dict[Stream, list[bytes]] = defaultdict(list)
+        streams: dict[StreamId, int] = {}
+        texts: dict[StreamId, list[bytes]] = defaultdict(list)
         assembler = MessageAssembler()
         sequence = 1
         for entry in entries:
@@ -220,7 +220,7 @@ class ClusterCheckers(Observer):
         for source in self._cluster.plan.sources:
             self._check_everything_arrived(source, texts)
 
-    def _check_everything_arrived(self, source: NodeId, texts: dict[Stream, list[bytes]]) -> None:
+    def _check_everything_arrived(self, source: NodeId, texts: dict[StreamId, list[bytes]]) -> None:
         latest = max((inc for node, inc in self._cluster.published if node == source), default=None)
         if latest is None or not self._cluster.world.is_up(source):
             return

@@ -11,13 +11,12 @@ from typing import Final, Protocol
 
 from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.cluster import EPOCH, Cluster
+from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
-from fairtape.simulation.observer import Violation
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, exception_text
-from fairtape.simulation.world import Spinning, Storm
+from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipState, OperatorVerb
 

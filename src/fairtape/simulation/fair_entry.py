@@ -3,8 +3,7 @@
 Three ways to enter a bid are compared on the same races, in one world with the delays between real cities:
 
 - *The rotating portal.* Gateways are sources of a ring. The region nearest to the current token site wins, and the
-  token
-  spends the same time at every site.
+  token spends the same time at every site.
 - *Direct sending.* All regions send to one venue, which is in the first region.
 - *Hold and release*, as in CloudEx: the gateway of each region stamps the bid with its own clock. The venue holds it
   until a fixed delay after the stamp and takes held bids in the order of their stamps. A bid that arrives later is
@@ -14,10 +13,12 @@ Three ways to enter a bid are compared on the same races, in one world with the 
 Traders are next to the gateways of their regions. All regions have the same information and the same load.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from math import erfc, exp, gamma, inf, sqrt
+from multiprocessing import get_context
 from random import Random
 from statistics import median
 from struct import Struct
@@ -33,8 +34,7 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.clocks import SimulatedClock, drifting_clock
-from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Observer, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -48,6 +48,8 @@ LOSS: Final = 0.01  # of every link
 CLOCK_BOUND: Final = 1 * MILLISECOND  # what a time daemon achieves between continents
 HOLD_SHARE: Final = 1.2  # a bid is held for the longest one-way delay times this
 BREAK: Final = (SECOND // 2, 3 * SECOND // 2)  # the time between two races
+RACES_MAX: Final = 10**7
+RACES_PER_WORLD: Final = 250
 EVENTS_MAX: Final = 50_000_000
 
 _BID: Final = Struct("<IHq")  # race, region, stamp
@@ -284,3 +286,28 @@ def _publish(gateway: Source, race: int, now: Instant) -> None:
 def race(seed: int, *, count: int, races: int) -> tuple[EntryPath, ...]:
     """Run all races of one world."""
     return Races(regions(count), races=races, seed=seed).run()
+
+
+def races_per_world(races: int) -> list[int]:
+    """Many races are divided into worlds of at most `RACES_PER_WORLD`, so that the result is the same for any jobs."""
+    return [min(RACES_PER_WORLD, races - begun) for begun in range(0, races, RACES_PER_WORLD)]
+
+
+def run_worlds(seed: int, worlds: Sequence[int], *, count: int, jobs: int) -> Iterator[tuple[EntryPath, ...]]:
+    """Run these numbers of races, each in a world of its own, in `jobs` processes."""
+    seeds = [seed * RACES_MAX + world for world in range(len(worlds))]
+    run = partial(_run_world, count)
+    if jobs == 1:
+        yield from map(run, seeds, worlds)
+        return
+    with ProcessPoolExecutor(min(jobs, len(worlds)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, seeds, worlds)
+
+
+def _run_world(count: int, seed: int, races: int) -> tuple[EntryPath, ...]:
+    return race(seed, count=count, races=races)
+
+
+def sum_paths(worlds: Iterable[tuple[EntryPath, ...]]) -> tuple[EntryPath, ...]:
+    """The results of all worlds together; there is at least one."""
+    return reduce(lambda total, more: tuple(one + other for one, other in zip(total, more, strict=True)), worlds)

@@ -16,10 +16,11 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
-from fairtape.simulation.cluster import EPOCH, ClusterPlan
+from fairtape.simulation.cluster import ClusterPlan
 from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import LinkModel
+from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
 

@@ -12,8 +12,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration, Instant
 from fairtape.core.machine import Machine
-from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import World
+from fairtape.simulation.world import Observer, World
 from fairtape.wire.frames import NodeId
 
 OVERHEARD_MAX: Final = 200  # datagrams that the intruder remembers

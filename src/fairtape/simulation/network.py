@@ -18,7 +18,7 @@ from fairtape.wire.frames import Kind, NodeId
 
 HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in any router
 
-Deliver: TypeAlias = Callable[[Duration, NodeId, bytes], None]
+ScheduleDelivery: TypeAlias = Callable[[Duration, NodeId, bytes], None]
 Watch: TypeAlias = Callable[[NodeId, NodeId, bytes, Duration | None], None]
 LinkModel: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
 
@@ -39,7 +39,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Rule:
+class DropRule:
     """Drop the first `count` datagrams that match."""
 
     origin: NodeId | None = None
@@ -95,11 +95,17 @@ class Network:
     """All links, and the channels that each node receives."""
 
     def __init__(
-        self, *, link_model: LinkModel, chance: Random, deliver: Deliver, tree: Tree | None = None, echo: bool = False
+        self,
+        *,
+        link_model: LinkModel,
+        chance: Random,
+        deliver: ScheduleDelivery,
+        tree: Tree | None = None,
+        echo: bool = False,
     ) -> None:
-        self.rules: list[Rule] = []
+        self.rules: list[DropRule] = []
         self.watch: Watch | None = None
-        self._sky = link_model
+        self._link_model = link_model
         self._chance = chance
         self._deliver = deliver
         self._tree = tree
@@ -131,8 +137,8 @@ class Network:
         self._tree = None
         for side in list(self._sides):
             self.mend(side)
-        link_model = self._sky
-        self._sky = lambda origin, to: replace(link_model(origin, to), loss=0.0, duplication=0.0)
+        link_model = self._link_model
+        self._link_model = lambda origin, to: replace(link_model(origin, to), loss=0.0, duplication=0.0)
         for link in self._links.values():
             link.link_faults = link.lossless = replace(link.link_faults, loss=0.0, duplication=0.0)
             while link.clogs:
@@ -234,7 +240,7 @@ class Network:
     def _link(self, origin: NodeId, to: NodeId) -> Link:
         link = self._links.get((origin, to))
         if link is None:
-            link = self._links[origin, to] = Link(origin, to, self._sky(origin, to))
+            link = self._links[origin, to] = Link(origin, to, self._link_model(origin, to))
             link.cuts = sum(_crosses(link, side) for side in self._sides)
         return link
 

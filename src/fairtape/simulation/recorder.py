@@ -10,8 +10,7 @@ from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.simulation.datagram_summary import DatagramSummary, span, summarize_datagram
-from fairtape.simulation.observer import Observer
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Observer, World
 from fairtape.wire.frames import Kind, NodeId
 
 TRACE_EVENTS_MAX: Final = 500_000

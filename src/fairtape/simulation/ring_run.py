@@ -16,17 +16,17 @@ from fairtape.core.effects import Channel
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
+from fairtape.core.spans import StreamId
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers, Stream
+from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers
 from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.network import Tree
-from fairtape.simulation.observer import Violation
 from fairtape.simulation.recorder import Recorder
-from fairtape.simulation.world import EPOCH, Spinning, Storm, World
+from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation, World
 from fairtape.wire.frames import NodeId
 from fairtape.wire.seals import Keys
 
@@ -304,7 +304,7 @@ class RingRun:
             return 0
         return self.source(source).next_number - 1 - self._publishers[source].fillers
 
-    def _forgotten(self, node: NodeId) -> tuple[Stream, int]:
+    def _forgotten(self, node: NodeId) -> tuple[StreamId, int]:
         source = self.source(node)
         return (node, source.incarnation), source.settled_through
 

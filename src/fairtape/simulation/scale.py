@@ -30,9 +30,8 @@ from fairtape.ring.membership.formation import MEMBERS_MAX, Formation
 from fairtape.ring.membership.hierarchy import Hierarchy, plan
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.simulation.network import Tree
-from fairtape.simulation.observer import Observer
 from fairtape.simulation.simulated_journal import SimulatedJournal
-from fairtape.simulation.world import EPOCH, World
+from fairtape.simulation.world import EPOCH, Observer, World
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 from fairtape.wire.membership import Grant, Install, LoopToken, MembershipMessage, decode_membership
 from fairtape.wire.seals import Keys
@@ -55,7 +54,7 @@ SECONDARY_CONTROL_MAX: Final = 1.05  # per token: event-driven token passing ret
 SITES_FROM: Final = 1_001  # node numbers above those of all channels, so that an observer can tell them apart
 SECRET: Final = b"scale"
 
-Progress: TypeAlias = Callable[[float], None]
+ReportProgress: TypeAlias = Callable[[float], None]
 """Called with the fraction of a run that is done."""
 
 
@@ -176,7 +175,7 @@ class ScaleCounters(Observer):
         self.requests_peak = max(self.requests_peak, self._lately[site])
 
 
-def measure(size: Size, progress: Progress = lambda _: None) -> Measured:
+def measure(size: Size, progress: ReportProgress = lambda _: None) -> Measured:
     """Build a hierarchy of this size, run it and return its counters."""
     with uncollected():
         loops = ScaledLoops(size)
@@ -236,7 +235,7 @@ class ScaledLoops:
         self.world.network.watch = self._watch
         self.world.observers.append(self.counters)
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: ReportProgress) -> None:
         """Install all formations, publish some messages, and run for the given number of tokens."""
         belongs: dict[NodeId, list[Formation]] = {node: [] for node in self._sites}
         for formation in self._formations:

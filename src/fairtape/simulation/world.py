@@ -19,10 +19,13 @@ from fairtape.core.effects import (
     Deliver,
     Effect,
     Fetch,
+    FormationChange,
     JoinChannels,
     Multicast,
     Notice,
+    Ordered,
     QueryStore,
+    Release,
     Report,
     Send,
     Truncate,
@@ -32,7 +35,6 @@ from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import LinkModel, Network, Tree
-from fairtape.simulation.observer import Observer
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.frames import NodeId
 
@@ -41,7 +43,7 @@ BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are
 SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine whose deadline never advances
 TURNS_MAX: Final = 300_000  # events of one world; more is a message storm
 
-Event: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
+QueuedEvent: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
 
 
 class Spinning(Exception):
@@ -50,6 +52,52 @@ class Spinning(Exception):
 
 class Storm(Exception):
     """The world had more events than its limit: machines answer one another without end."""
+
+
+class Observer:
+    """Sees every effect of every machine, and every fault of a node.
+
+    Checkers, recorders and the intruder are observers. Subclasses override what they need.
+    """
+
+    def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:
+        """A node sent a datagram, to one node or to a channel."""
+
+    def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:
+        """A node wrote Msg(e) to its journal at `now` of its own clock."""
+
+    def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
+        """A node released Msg(e) at `now` of its own clock."""
+
+    def reported(self, node: NodeId, report: Report, now: Instant, /) -> None:
+        """A node declared a failure at `now` of its own clock."""
+
+    def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:
+        """A node wrote a change of formation to its journal."""
+
+    def noticed(self, node: NodeId, text: str, now: Instant, /) -> None:
+        """A node wrote a line to its log."""
+
+    def truncated(self, node: NodeId, token: int, now: Instant, /) -> None:
+        """A node removed everything after a token from its journal."""
+
+    def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
+        """A node had a "crash", "restart", "pause" or "resume"."""
+
+
+class Violation(Exception):
+    """A broken guarantee: its name, the node (if one), the true time, and what was found."""
+
+    def __init__(self, guarantee: str, node: NodeId | None, at: Instant, text: str) -> None:
+        super().__init__(guarantee, node, at, text)
+        self.guarantee = guarantee
+        self.node = node
+        self.at = at
+        self.text = text
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f" at node {self.node}"
+        return f"{self.guarantee}{where}: {self.text}"
 
 
 class StoreAccess(Protocol):
@@ -99,7 +147,7 @@ class World:
         )
         self._chance = chance
         self._hosts: dict[NodeId, SimulatedNode] = {}
-        self._queue: list[tuple[Instant, int, SimulatedNode | None, Event]] = []
+        self._queue: list[tuple[Instant, int, SimulatedNode | None, QueuedEvent]] = []
         self._tick = count().__next__
 
     def add(

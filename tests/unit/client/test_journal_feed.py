@@ -16,9 +16,9 @@ from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.journal import JournalReader
 from fairtape.tape.records import Record
+from unit.cli.test_tape_printer import change
 from unit.deployment.status_values import site_status
 from unit.tape.tape_values import append, order, write
-from unit.test_tape import change
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from fairtape.core.cities import CITIES, City, city, faults_between
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
-from fairtape.core.sync_policy import SYNC_PERIOD, SyncPolicy
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.journal.writer import SYNC_PERIOD, SyncPolicy
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role

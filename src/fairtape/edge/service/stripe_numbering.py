@@ -161,7 +161,7 @@ def is_proved(checkpoint: EdgeCheckpoint, journal: JournalReader) -> bool:
     sequence = checkpoint.position.sequence
     if sequence <= 1:
         return False
-    with journal.seek(sequence - 1) as cursor:
+    with journal.entries(from_sequence=sequence - 1) as cursor:
         entry = next(iter(cursor), None)
     if entry is None or entry.end != sequence:
         return False

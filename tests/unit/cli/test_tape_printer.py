@@ -1,4 +1,4 @@
-"""The printed tape: one order from the journals of several sites, with every change of formation in order."""
+"""The printed tape: one order from the journals of several sites, and output that never waits for a slow reader."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unit.journal_values as values
-from fairtape.cli.output_thread import OutputThread
-from fairtape.cli.tape import JsonLines, Progress, TapePrinter, TextLines
+from fairtape.cli.tape_printer import CHUNKS_MAX, JsonLines, OutputThread, PrintState, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
+from fairtape.core.errors import UserError
 from fairtape.journal import JournalFollower
 from fairtape.market.trades import Trade, encode
 from fairtape.ring.membership.layout import encode_formation
@@ -55,7 +55,7 @@ def tape_of(
 
 
 def print_all(tape: TapePrinter) -> None:
-    while tape.advance() is not Progress.CAUGHT_UP:
+    while tape.advance() is not PrintState.CAUGHT_UP:
         pass
     assert tape.flush(lambda: False)
 
@@ -163,3 +163,65 @@ def test_changes_before_the_start_are_not_printed(tmp_path: Path, first: int) ->
         print_all(tape)
         whole = [("trade", 1, 1), ("formation", 2, 2), ("trade", 2, 2), ("trade", 3, 3)]
         assert printed_lines(path) == [line for line in whole if line[1] >= first]
+
+
+CHUNK = bytes(range(256)) * 1_024  # larger than the buffer of a pipe
+
+
+def read_all(reader: int) -> bytes:
+    """Everything until the writer closes."""
+    with os.fdopen(reader, "rb") as file:
+        return file.read()
+
+
+def settle(output: OutputThread) -> None:
+    """Wait until everything is written; raises if it cannot be."""
+    while not output.idle:
+        pass
+
+
+def test_chunks_are_written_completely_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    output = OutputThread(descriptor)
+    chunks = [bytes([number]) * 5_000 for number in range(CHUNKS_MAX)] + [b""]
+    for chunk in chunks:
+        while not output.offer(chunk):
+            pass
+    settle(output)
+    assert path.read_bytes() == b"".join(chunks)
+    assert output.written == len(chunks)
+
+
+def test_a_reader_that_stops_fills_the_queue_and_gets_everything_later() -> None:
+    reader, writer = os.pipe()
+    output = OutputThread(writer)
+    offered = 0
+    while output.offer(CHUNK):
+        offered += 1
+    assert CHUNKS_MAX <= offered <= CHUNKS_MAX + 1  # the thread holds one of them
+    assert output.written == 0
+    received = b""
+    while len(received) < offered * len(CHUNK):
+        received += os.read(reader, 1 << 20)
+    assert received == CHUNK * offered
+    settle(output)
+    assert output.written == offered
+
+
+def test_a_closed_pipe_is_reported_to_the_caller() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = OutputThread(writer)
+    output.offer(CHUNK)
+    with pytest.raises(BrokenPipeError):
+        settle(output)
+    with pytest.raises(BrokenPipeError):
+        output.offer(CHUNK)
+
+
+def test_a_full_disk_is_a_user_error() -> None:
+    output = OutputThread(os.open("/dev/full", os.O_WRONLY))
+    output.offer(CHUNK)
+    with pytest.raises(UserError, match="standard output cannot be written"):
+        settle(output)

@@ -12,7 +12,7 @@ from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.order_handling import TradeBook
 from fairtape.exchange.outputs import Execution
 from fairtape.simulation.fault_schedule import draw
-from fairtape.simulation.floor import FloorRun, arbiter_of, run_floor
+from fairtape.simulation.floor_run import FloorRun, arbiter_of, run_floor
 
 SMOKE_SEEDS = (3, 10, 14, 16, 22, 25)
 

@@ -1,7 +1,6 @@
 """The tally of a receiver: which deliveries are samples, and what is counted."""
 
-from fairtape.bench.receivers import ReceiverTally
-from fairtape.bench.senders import STAMP
+from fairtape.bench.ring_processes import STAMP, ReceiverTally
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND
 from fairtape.wire.blocks import pack_messages

@@ -1,18 +1,23 @@
 """Prints the tape: released trades, notices and changes of formation as lines, read from the journals of sites.
 
 A line is text in columns, or one JSON object. The journals are the queue between the sites and the reader of the lines:
-a slow reader never delays a site, and no line is skipped.
+a slow reader never delays a site, and no line is skipped. A thread writes to standard output. It is a daemon and calls
+`os.write` directly, so the program can end while a reader that reads nothing blocks the thread in a write.
 """
 
 import json
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fairtape.cli.journal import format_instant
+from fairtape.core.errors import UserError
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
 from fairtape.market.prices import format_fixed
@@ -22,8 +27,9 @@ from fairtape.wire.blocks import unpack_messages
 from fairtape.wire.frames import Malformed, NodeId
 
 if TYPE_CHECKING:
-    from fairtape.cli.output_thread import OutputThread
     from fairtape.core.effects import FormationChange, Release
+
+# Lines.
 
 
 class TradeRecord(NamedTuple):
@@ -136,12 +142,67 @@ def _members(change: "FormationChange", names: Mapping[NodeId, str]) -> list[str
         return []
 
 
+# Output.
+
+CHUNKS_MAX: Final = 16  # waiting for the reader
+PIECE_SIZE: Final = 4_096  # bytes of one write: small, so that progress of a slow reader is visible
+
+
+class OutputThread:
+    """Writes chunks to one file descriptor, in order, so that a slow reader never blocks the caller."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._chunks: Queue[bytes] = Queue(CHUNKS_MAX)
+        self._offered = 0
+        self._error: OSError | None = None
+        self.written = 0  # chunks written completely
+        self.pieces = 0  # writes that succeeded
+        threading.Thread(target=self._write, name="standard output", daemon=True).start()
+
+    def offer(self, chunk: bytes) -> bool:
+        """Enqueue a chunk, unless the queue is full. Raises `BrokenPipeError` after the reader has closed the pipe."""
+        self._check()
+        try:
+            self._chunks.put_nowait(chunk)
+        except Full:
+            return False
+        self._offered += 1
+        return True
+
+    @property
+    def idle(self) -> bool:
+        self._check()
+        return self.written == self._offered
+
+    def _check(self) -> None:
+        if isinstance(self._error, BrokenPipeError):
+            raise self._error
+        if self._error is not None:
+            raise UserError(
+                f"standard output cannot be written ({self._error.strerror}); free some space, or write elsewhere"
+            )
+
+    def _write(self) -> None:
+        while self._error is None:
+            chunk = memoryview(self._chunks.get())
+            try:
+                while chunk:
+                    chunk = chunk[os.write(self._descriptor, chunk[:PIECE_SIZE]) :]
+                    self.pieces += 1
+                self.written += 1
+            except OSError as error:
+                self._error = error
+
+
+# Printing.
+
 STEP_MAX: Final = 0.05  # seconds of printing in one call of `advance`
 POLL_PERIOD: Final = 0.01  # seconds between two polls of a reader that is behind
 STANDSTILL_MAX: Final = 1.0  # seconds without progress after which `finish` and `flush` give up
 
 
-class Progress(Enum):
+class PrintState(Enum):
     """The state of the printing."""
 
     CAUGHT_UP = "nothing more is released"
@@ -150,7 +211,7 @@ class Progress(Enum):
 
 
 @dataclass(slots=True)
-class Count:
+class LineCounts:
     """What some lines contain."""
 
     through: int = 0  # the last sequence number
@@ -159,7 +220,7 @@ class Count:
     others: int = 0  # messages that are not trades
     breaks: int = 0
 
-    def add(self, more: "Count") -> None:
+    def add(self, more: "LineCounts") -> None:
         """Add the count of lines that follow."""
         self.through = more.through
         self.trades += more.trades
@@ -171,30 +232,30 @@ class Count:
 class TapePrinter:
     """Prints the releases of one site. It can continue with another site, because all have the same order."""
 
-    def __init__(self, follower: JournalFollower, output: "OutputThread", lines: TextLines | JsonLines) -> None:
+    def __init__(self, follower: JournalFollower, output: OutputThread, lines: TextLines | JsonLines) -> None:
         self._follower = follower
         self._output = output
         self._lines = lines
-        self._waiting: tuple[bytes, Count] | None = None  # a chunk that did not fit into the output queue
-        self._offered: deque[Count] = deque()  # counts of chunks that may not be written yet
+        self._waiting: tuple[bytes, LineCounts] | None = None  # a chunk that did not fit into the output queue
+        self._offered: deque[LineCounts] = deque()  # counts of chunks that may not be written yet
         self._settled = 0  # written chunks, whose counts are in `printed`
-        self.printed = Count(through=follower.next_sequence - 1)
+        self.printed = LineCounts(through=follower.next_sequence - 1)
 
     @property
     def site(self) -> NodeId:
         return self._follower.site
 
-    def advance(self) -> Progress:
+    def advance(self) -> PrintState:
         """Print releases since the last call, for at most `STEP_MAX` and as far as the reader reads."""
         ends_at = time.monotonic() + STEP_MAX
         if self._waiting is not None and not self._offer(*self._waiting):
-            return Progress.HELD_UP
+            return PrintState.HELD_UP
         for entry in self._follower.new_entries():
             if not self._offer(*self._lines_of(entry)):
-                return Progress.HELD_UP
+                return PrintState.HELD_UP
             if time.monotonic() > ends_at:
-                return Progress.BUSY
-        return Progress.CAUGHT_UP
+                return PrintState.BUSY
+        return PrintState.CAUGHT_UP
 
     def finish(self, given_up: Callable[[], bool], sites: Sequence[NodeId]) -> bool:
         """Print the rest, of this site and then of these, one of which may have released more; whether all was read.
@@ -217,23 +278,23 @@ class TapePrinter:
         """Wait until the reader has read all offered lines; whether it did."""
         return self._deliver(given_up, self._push)
 
-    def _push(self) -> Progress:
+    def _push(self) -> PrintState:
         held_up = self._waiting is not None and not self._offer(*self._waiting)
-        return Progress.HELD_UP if held_up else Progress.CAUGHT_UP
+        return PrintState.HELD_UP if held_up else PrintState.CAUGHT_UP
 
-    def _deliver(self, given_up: Callable[[], bool], work: Callable[[], Progress]) -> bool:
+    def _deliver(self, given_up: Callable[[], bool], work: Callable[[], PrintState]) -> bool:
         pieces, moved_at = -1, 0.0
-        while (progress := work()) is not Progress.CAUGHT_UP or not self._output.idle:
+        while (state := work()) is not PrintState.CAUGHT_UP or not self._output.idle:
             if self._output.pieces > pieces:
                 pieces, moved_at = self._output.pieces, time.monotonic()
             if given_up() or time.monotonic() - moved_at > STANDSTILL_MAX:
                 break
-            if progress is not Progress.BUSY:
+            if state is not PrintState.BUSY:
                 time.sleep(POLL_PERIOD)
         self._settle()
-        return self._output.idle and self._waiting is None and progress is Progress.CAUGHT_UP
+        return self._output.idle and self._waiting is None and state is PrintState.CAUGHT_UP
 
-    def _offer(self, text: bytes, count: Count) -> bool:
+    def _offer(self, text: bytes, count: LineCounts) -> bool:
         self._settle()
         if not self._output.offer(text):
             self._waiting = text, count
@@ -243,21 +304,21 @@ class TapePrinter:
         return True
 
     def _settle(self) -> None:
-        """Count the chunks that are written."""
+        """LineCounts the chunks that are written."""
         while self._settled < self._output.written:
             self.printed.add(self._offered.popleft())
             self._settled += 1
 
-    def _lines_of(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, Count]:
+    def _lines_of(self, entry: JournalEntry | FormationChanged) -> tuple[bytes, LineCounts]:
         """The lines of one entry, and their count."""
         if isinstance(entry, JournalEntry):
-            count = Count(through=entry.end - 1)
+            count = LineCounts(through=entry.end - 1)
             return "".join(self._trade_lines(entry, count)).encode(), count
         change = entry.change
-        count = Count(through=self._follower.next_sequence - 1, breaks=int(change.broken))
+        count = LineCounts(through=self._follower.next_sequence - 1, breaks=int(change.broken))
         return self._lines.change(change).encode(), count
 
-    def _trade_lines(self, entry: JournalEntry, count: Count) -> Iterator[str]:
+    def _trade_lines(self, entry: JournalEntry, count: LineCounts) -> Iterator[str]:
         release = entry.release
         assert release is not None
         committed_at = format_instant(release.commit_at)

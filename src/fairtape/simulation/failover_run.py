@@ -20,11 +20,11 @@ from fairtape.core.percentiles import Rank, percentile
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
-from fairtape.simulation.cluster import EPOCH, Cluster, ClusterPlan
+from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import checked, why_unsettled
-from fairtape.simulation.observer import Observer, Violation
 from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
 SOURCES: Final = (201, 202)
@@ -57,7 +57,7 @@ class Failure:
         topology = self.plan.topology
         timing = topology.primary.timing
         return (
-            f"{len(topology.primary.tour)} sites, K={topology.resilience}, {self.victims} die, "
+            f"{len(topology.primary.tour)} sites, K={topology.resilience}, {self.victims} crash, "
             f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, token {timing.token_period / 1e6:g} ms"
         )
 
@@ -93,7 +93,7 @@ def draw(seed: int) -> Failure:
     return Failure(seed=seed, plan=plan, victims=victims, delay=delay, at=at, load_period=timing.token_period // 2)
 
 
-class Failover(Observer):
+class FailoverRun(Observer):
     """A failure, built and running."""
 
     def __init__(self, failure: Failure) -> None:
@@ -164,15 +164,15 @@ class Failover(Observer):
         """Compare the times of detection and installation with the promised ones."""
         leader = self.cluster.leader()
         assert leader is not None
-        ruling = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
-        if ruling is None:
+        decision = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
+        if decision is None:
             raise Violation("ReformedInTime", None, self.cluster.world.now, "no formation without the crashed sites")
-        missing = [member for member in ruling.formation.members if member not in self._entered]
+        missing = [member for member in decision.formation.members if member not in self._entered]
         if missing:
             raise Violation("ReformedInTime", missing[0], self.cluster.world.now, "a survivor never entered it")
         timing, failure = self._timing, self.failure
         # A server that receives nothing from a member for a whole lease detects the failure itself.
-        detected_at = min(self._detected_at or ruling.began_at, ruling.began_at)
+        detected_at = min(self._detected_at or decision.began_at, decision.began_at)
         detected_by = before.scheduled_at(before.current(failure.at) + 1) + timing.reform_delay
         leases_end_at = failure.at + failure.delay_max + timing.lease_period + lease_margin(timing)
         can_install_at = max(detected_at + failure.delay_max, leases_end_at)
@@ -213,7 +213,7 @@ class Failover(Observer):
 
 def run_failover(seed: int) -> RunOutcome:
     """Draw, build and run one failure. Never raises: an exception is an outcome."""
-    return checked(seed, lambda: Failover(draw(seed)))
+    return checked(seed, lambda: FailoverRun(draw(seed)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

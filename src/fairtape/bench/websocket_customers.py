@@ -94,7 +94,7 @@ class ServerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteReport:
+class ReleaseTimes:
     """When the site released each token."""
 
     released_at: bytes
@@ -153,7 +153,7 @@ def check_file_limit(customers: int) -> None:
         raise UserError(f"--customers is {customers}; a process may open only {allowed} files: raise ulimit -n")
 
 
-def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerReport, SiteReport, RunWindow]:
+def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerReport, ReleaseTimes, RunWindow]:
     with ChildProcesses(imports=[__name__]) as children:
         children.start("server", server_process, journal, setting)
         port = children.collect(Listening, {"server"}, REPORT_PERIOD_MAX)["server"].port
@@ -164,7 +164,7 @@ def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerRep
         window = RunWindow(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
         children.tell_all(window)
         found = _reports(children)
-    return found[CustomersReport], found[ServerReport], found[SiteReport], window
+    return found[CustomersReport], found[ServerReport], found[ReleaseTimes], window
 
 
 def _reports(children: ChildProcesses) -> dict[type, Any]:
@@ -178,7 +178,7 @@ def _reports(children: ChildProcesses) -> dict[type, Any]:
     return found
 
 
-def _delays(setting: WebSetting, site: SiteReport, customers: CustomersReport) -> Any:
+def _delays(setting: WebSetting, site: ReleaseTimes, customers: CustomersReport) -> Any:
     """Milliseconds from the release to the arrival, of every measured message at every customer."""
     received_at = np.frombuffer(customers.received_at, np.int64)
     first, count = np.frombuffer(customers.first, np.int64), np.frombuffer(customers.count, np.int32)
@@ -227,7 +227,7 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
             released_at.append(now)
             writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
             token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
-        link.tell(SiteReport(released_at.tobytes()))
+        link.tell(ReleaseTimes(released_at.tobytes()))
         link.rest()
 
 
