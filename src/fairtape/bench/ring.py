@@ -30,6 +30,7 @@ from fairtape.bench.ring_processes import (
     MemoryUse,
     PublishedCount,
     ReceiverReport,
+    RingPlan,
     RingSetting,
     receiver_process,
     sender_process,
@@ -42,12 +43,11 @@ from fairtape.core.percentiles import percentile
 from fairtape.core.timing import profile
 from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
 from fairtape.deployment.process.idle_guard import keep_processors_awake
-from fairtape.deployment.ring_plan import RingPlan
 from fairtape.journal.format import SUFFIX
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import run_in_real_time
-from fairtape.net.loopback import free_ports, loopback_book, loopback_groups
-from fairtape.net.transports import LOOPBACK
+from fairtape.net.loopback import free_ports, random_groups
+from fairtape.net.transports import LOOPBACK, Peer, Role, multicast_works
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.blocks import records_max
 from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE, NodeId
@@ -250,17 +250,18 @@ def plan_for(setting: RingSetting) -> RingPlan:
     """A ring on free ports that starts when all nodes can have started."""
     sites = range(1, setting.receivers + 1)
     sources = setting.sources
-    groups = loopback_groups(mesh=False)
-    if groups is None:
+    if not multicast_works(LOOPBACK):
         raise UserError("IP multicast does not work on the loopback interface of this machine; the benchmark needs it")
-    book = loopback_book(sites, sources)
+    roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
+    ports = free_ports(len(roles))
+    book = {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
     starts_at = SharedClock().now() + START_DELAY + NODE_DELAY * len(book)
     loss = LinkFaults(loss=setting.loss)
     return RingPlan(
         formation=Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=starts_at),
         keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),
         book=book,
-        groups=groups,
+        groups=random_groups(),
         link_faults={1: {node: loss for node in book if node != 1}} if setting.loss else {},
     )
 

@@ -7,28 +7,31 @@ commit instant all sites of the machine need a processor, and bookkeeping at one
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from fairtape.bench.results import resident_bytes
 from fairtape.core.effects import Deliver
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.spans import messages
 from fairtape.core.timing import Timing
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.deployment.ring_plan import RingPlan
-from fairtape.deployment.ring_runtime import gather_period, site_runtime, source_of, source_runtime
+from fairtape.deployment.publish.source_runtime import SourceConfig, source_of, source_runtime
 from fairtape.journal import JournalWriter
 from fairtape.net.clock import Clock, SharedClock
-from fairtape.net.driver import Driver, run_in_real_time, tune_gc
+from fairtape.net.driver import Driver, gather_period, run_in_real_time, tune_gc
+from fairtape.net.fault_injection import seeded_injector
 from fairtape.net.node_runtime import NodeRuntime
-from fairtape.nodes.receiver import Receiver
+from fairtape.net.transports import AddressBook, Groups, IpMulticast
+from fairtape.nodes.receiver import JoinedTooLate, Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
-from fairtape.wire.seals import Seal
+from fairtape.wire.seals import Keys, Seal
 
 WARM_PERIOD: Final = 500 * MILLISECOND
 END_PERIOD_MAX: Final = 30 * SECOND  # allowed after the end of a run
@@ -68,6 +71,28 @@ class RingSetting:
         """When the measurement begins and ends."""
         starts_at = formation.starts_at + WARM_PERIOD
         return starts_at, starts_at + self.window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingPlan:
+    """Membership, keys, addresses, and the losses to inject: what all processes of one ring must agree on."""
+
+    formation: Formation
+    keys: Keys
+    book: AddressBook
+    groups: Groups
+    link_faults: Mapping[NodeId, Mapping[NodeId, LinkFaults]]  # at a node, by sender
+
+    def source(self, me: NodeId) -> SourceConfig:
+        return SourceConfig(
+            me=me,
+            keys=self.keys.for_source(me),
+            timing=self.formation.timing,
+            resilience=self.formation.resilience,
+            book=self.book,
+            groups=self.groups,
+            link_faults=self.link_faults.get(me, {}),
+        )
 
 
 # Sources.
@@ -311,6 +336,23 @@ class ReceiverReport:
     failure: str | None
 
 
+def _site_runtime(plan: RingPlan, me: NodeId, clock: Clock, journal: Path) -> tuple[Receiver, NodeRuntime]:
+    """A receiver and its runtime, with sockets bound and journal open."""
+    try:
+        receiver = Receiver(
+            me=me, formation=plan.formation, keys=plan.keys, born_at=clock.now(), clock_bound=clock.bound
+        )
+    except JoinedTooLate as late:
+        raise UserError(str(late)) from None
+    runtime = NodeRuntime(
+        receiver,
+        IpMulticast(me, plan.book, plan.groups),
+        link_faults=seeded_injector(plan.link_faults.get(me, {}), me, seed=0),
+        journal=JournalWriter.open(journal, stripe=0, site=me),
+    )
+    return receiver, runtime
+
+
 def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: RingSetting) -> None:
     """One site: runs until everything is delivered, reports, and goes on for the other sites until it is stopped."""
     clock = SharedClock()
@@ -320,7 +362,7 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: RingSe
     if plan is None:
         return
     tally = ReceiverTally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
-    receiver, runtime = site_runtime(plan, me, clock, journal=journal)
+    receiver, runtime = _site_runtime(plan, me, clock, journal)
     recorder = DeliveryRecorder(clock, tally, link, receiver)
     runtime.consumer = recorder.take
     driver = Driver([runtime], clock, gather_period=gather_period(plan.formation.timing))

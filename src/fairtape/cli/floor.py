@@ -362,8 +362,8 @@ def _arbitrate(
     from fairtape.deployment.config.process_names import ARBITER
     from fairtape.deployment.follow.floor_reader import FloorReader
     from fairtape.deployment.process.arbiter import Arbiter
+    from fairtape.deployment.publish.source_runtime import source_of, source_runtime
     from fairtape.deployment.publish.target import publish_target
-    from fairtape.deployment.ring_runtime import source_of, source_runtime
     from fairtape.deployment.status import ArbiterStatus
     from fairtape.deployment.status_files import RunFolder, StatusFile
     from fairtape.net.driver import Driver

@@ -10,9 +10,8 @@ import numpy as np
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.demo.world import FLOORS, BackgroundTimer
 from fairtape.deployment.process.children import ChildLink, Ready
+from fairtape.deployment.publish.source_runtime import SourceConfig, source_of, source_runtime
 from fairtape.deployment.publish.target import publish_target
-from fairtape.deployment.ring_plan import SourceConfig
-from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.market.flow import Flow, batches, by_venue
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import Clock, SharedClock

@@ -24,10 +24,12 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.timing import Timing
 from fairtape.net.clock import Clock
 from fairtape.net.node_runtime import NodeRuntime
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition is checked at least this often
+GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 COLLECTED_AFTER: Final = 100_000  # allocations without a deallocation before the garbage collector runs
 WATCHED_MAX: Final = 1_024  # FD_SETSIZE: `select` takes only file descriptors below it
 
@@ -153,6 +155,11 @@ class Driver:
             for _ in range(CLOCK_READS_MAX):
                 if now() >= due_at:
                     return
+
+
+def gather_period(timing: Timing) -> Duration:
+    """How long a site may let data wait in its sockets: half a token, and never long enough to fill a buffer."""
+    return min(timing.token_period // 2, GATHER_PERIOD_MAX)
 
 
 def tune_gc() -> None:

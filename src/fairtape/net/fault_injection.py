@@ -10,6 +10,7 @@ the old token site. So the network address selects the link, and the header only
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
+from random import Random
 from typing import Final
 
 from fairtape.core.errors import UserError
@@ -79,6 +80,11 @@ class FaultInjector:
                 heappush(self._waiting, (now + delay, self._arrivals, datagram))
             else:
                 self.overflowed += 1
+
+
+def seeded_injector(links: Mapping[NodeId, LinkFaults], node: NodeId, *, seed: int) -> FaultInjector | None:
+    """The faults of the links to one node, by sender, drawn from a seed; None where there are none."""
+    return FaultInjector(links, Random(f"{seed}/{node}")) if links else None  # noqa: S311 - injected faults, no secrets
 
 
 def _author_of(datagram: bytes) -> NodeId | None:

@@ -1,14 +1,12 @@
-"""Addresses for a ring on one machine: free ports, multicast groups on the loopback interface, or a mesh."""
+"""Addresses for a ring on one machine: free ports, and multicast groups on the loopback interface."""
 
 import random
 import socket
-from collections.abc import Iterable
 from itertools import cycle, islice
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.net.transports import LOOPBACK, AddressBook, Groups, Peer, Role, multicast_works
-from fairtape.wire.frames import NodeId
+from fairtape.net.transports import LOOPBACK, Groups
 
 PORTS: Final = range(20_000, 32_000)
 """Below the ephemeral ports of Linux: a port that is reserved for a source which starts later stays free."""
@@ -40,18 +38,8 @@ def _can_bind(kind: socket.SocketKind, port: int) -> bool:
     return True
 
 
-def loopback_book(sites: Iterable[NodeId], sources: Iterable[NodeId], reformers: Iterable[NodeId] = ()) -> AddressBook:
-    """An address on this machine for every node, on any free ports."""
-    roles = dict.fromkeys(sites, Role.SITE) | dict.fromkeys(sources, Role.SOURCE)
-    roles |= dict.fromkeys(reformers, Role.COORDINATOR)
-    ports = free_ports(len(roles))
-    return {node: Peer(LOOPBACK, port, role) for (node, role), port in zip(roles.items(), ports, strict=True)}
-
-
-def loopback_groups(*, mesh: bool) -> Groups | None:
-    """Two random groups; None for a mesh, or where multicast does not work."""
-    if mesh or not multicast_works(LOOPBACK):
-        return None
+def random_groups() -> Groups:
+    """Two random multicast groups on the loopback interface."""
     data, control = free_ports(2)
-    host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 255)}"  # noqa: S311 - an address, no secret
+    host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 127)}"  # noqa: S311 - an address, no secret
     return Groups(data=(host, data), control=(host, control), interface=LOOPBACK, ttl=0)

@@ -21,7 +21,7 @@ from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import DAY, Endpoint, StripePlan
 from fairtape.market.symbols import VENUES, universe
-from fairtape.net.loopback import free_ports
+from fairtape.net.loopback import free_ports, random_groups
 from fairtape.net.transports import LOOPBACK, multicast_works
 
 FIRST_SOURCE: Final = 101
@@ -274,16 +274,14 @@ def _rules(draft: Draft) -> Iterator[str]:
 
 
 def _network(draft: Draft) -> Iterator[str]:
-    random = SystemRandom()
-    host = f"239.195.{random.randrange(1, 255)}.{random.randrange(1, 127)}"
-    data, control = free_ports(2)
     mesh = draft.mesh or (draft.local and not multicast_works(LOOPBACK))
     yield "[network]"
     transport = "mesh" if mesh else "multicast"
     yield f'transport = "{transport}"  # "multicast", or "mesh": unicast copies, for networks without multicast'
     if not mesh:
-        yield f'data_group = "{host}:{data}"'
-        yield f'control_group = "{host}:{control}"  # secondary loops use the addresses behind this one'
+        groups = random_groups()
+        yield f'data_group = "{format_address(groups.data)}"'
+        yield f'control_group = "{format_address(groups.control)}"  # secondary loops use the addresses behind this one'
         yield f"ttl = {0 if draft.local else 1}  # TTL: 0 stays on this machine, 1 in its network"
     yield ""
 

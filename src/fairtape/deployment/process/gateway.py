@@ -21,9 +21,9 @@ from fairtape.deployment.config.process_names import GATEWAY
 from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.ledger_projection import Projector
+from fairtape.deployment.publish.source_runtime import SourceConfig
 from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
-from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.status import EndedStatus, GatewayStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.order_codec import encode

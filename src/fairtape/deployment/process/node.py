@@ -28,7 +28,6 @@ from fairtape.deployment.process.resources import (
     open_transport,
 )
 from fairtape.deployment.process.site_traces import SiteTraces
-from fairtape.deployment.ring_runtime import gather_period
 from fairtape.deployment.status import (
     DecisionStatus,
     LoadStatus,
@@ -41,7 +40,7 @@ from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
 from fairtape.journal import History, JournalWriter, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.driver import Driver, may_run_in_real_time, tune_gc
+from fairtape.net.driver import Driver, gather_period, may_run_in_real_time, tune_gc
 from fairtape.net.node_runtime import NodeRuntime
 from fairtape.nodes.coordinator.primary_loop import FormationDecision
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import Deployment, Node
-from fairtape.deployment.ring_runtime import fault_injector
 from fairtape.journal import JournalWriter
 from fairtape.net.clock import SharedClock, SystemClock
-from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.fault_injection import FaultInjector, seeded_injector
 from fairtape.net.transports import IpMulticast, Mesh, Transport, interface_at
 from fairtape.storage.formation_stores import FormationStore, open_store
 from fairtape.wire.frames import NodeId
@@ -30,10 +29,8 @@ def open_transport(deployment: Deployment, node: Node) -> Transport:
 def injector_at(deployment: Deployment, node: Node, *, cut_off: Collection[NodeId] = ()) -> FaultInjector | None:
     """The faults to inject at one node: those of the deployment, and total loss from these senders; None: none."""
     faults = deployment.link_faults
-    links = {} if faults is None else faults.at(node.number)
-    return fault_injector(
-        links | dict.fromkeys(cut_off, LinkFaults(loss=1.0)), node.number, seed=0 if faults is None else faults.seed
-    )
+    links, seed = ({}, 0) if faults is None else (faults.at(node.number), faults.seed)
+    return seeded_injector(links | dict.fromkeys(cut_off, LinkFaults(loss=1.0)), node.number, seed=seed)
 
 
 def _loop_receivers(deployment: Deployment) -> dict[int, set[NodeId]]:

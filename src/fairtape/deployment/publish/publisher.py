@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.deployment.ring_plan import SourceConfig
-from fairtape.deployment.ring_runtime import source_of, source_runtime
+from fairtape.deployment.publish.source_runtime import SourceConfig, source_of, source_runtime
 from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver

@@ -7,9 +7,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.deployment.publish.source_runtime import SourceConfig, source_of, source_runtime
 from fairtape.deployment.publish.target import PublishTarget
-from fairtape.deployment.ring_plan import SourceConfig
-from fairtape.deployment.ring_runtime import source_of, source_runtime
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source

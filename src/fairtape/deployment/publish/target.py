@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairtape.deployment.config.description import Deployment, Node, NodeKind, is_temporary, read_deployment
 from fairtape.deployment.config.keys import keys_of
-from fairtape.deployment.ring_plan import SourceConfig
+from fairtape.deployment.publish.source_runtime import SourceConfig
 from fairtape.deployment.status_files import RunFolder
 from fairtape.net.transports import interface_at
 from fairtape.wire.frames import NodeId
