@@ -285,7 +285,7 @@ def run_ring(setting: RingSetting) -> RingOutcome:
         children.await_ready({*sites, SENDERS})
         before = Processors.read()
         with trimming([folder / name for name in sites]):
-            children.tell_all(plan_for(setting))
+            children.send_all(plan_for(setting))
             published, reports = _gather(children, setting)
         stolen_fraction = Processors.read().stolen_since(before)
     return _outcome(setting, published, reports, stolen_fraction)
@@ -303,14 +303,14 @@ def _gather(children: ChildProcesses, setting: RingSetting) -> tuple[int | None,
         left = give_up_at - time.monotonic_ns()
         if left <= 0:
             raise UserError("the ring did not end in time; try again when the machine is less busy")
-        for _, message in children.hear(left):
+        for _, message in children.receive(left):
             if isinstance(message, PublishedCount):
                 published = message.count
-                children.tell_all(message)
+                children.send_all(message)
             elif isinstance(message, ReceiverReport):
                 reports.append(message)
                 if message.failure is not None:
-                    children.tell_all(PublishedCount(0))
+                    children.send_all(PublishedCount(0))
     return published, reports
 
 
@@ -390,12 +390,12 @@ def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
     # A time-out of the kernel: a time-out of Python would add a system call for every packet.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
-    link.tell(Ready())
-    starts_at = (link.expect(float) or 0.0) + WARM_S
+    link.send(Ready())
+    starts_at = (link.wait_for(float) or 0.0) + WARM_S
     _count_until(sock, starts_at)
-    link.tell(_count_until(sock, starts_at + seconds))
+    link.send(_count_until(sock, starts_at + seconds))
     sock.close()
-    link.rest()
+    link.wait_until_stopped()
 
 
 def _count_until(sock: socket.socket, ends_at: float) -> int:
@@ -416,22 +416,22 @@ def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> N
     """Send packets of one size, one per call, as fast as possible."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-    link.tell(Ready())
-    ends_at = (link.expect(float) or 0.0) + WARM_S + seconds
+    link.send(Ready())
+    ends_at = (link.wait_for(float) or 0.0) + WARM_S + seconds
     packet = bytes(size)
     send = sock.sendto
     while time.time() < ends_at:
         for _ in range(CLOCK_PACKETS):
             send(packet, group)
     sock.close()
-    link.rest()
+    link.wait_until_stopped()
 
 
 def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
     """Sleep until the same instants as all others, and report how late each sleep ended."""
     run_in_real_time()
-    link.tell(Ready())
-    instant: Instant = link.expect(int) or 0
+    link.send(Ready())
+    instant: Instant = link.wait_for(int) or 0
     ends_at = instant + window
     late = array("q")
     while instant < ends_at:
@@ -440,8 +440,8 @@ def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
             time.sleep(left / SECOND)
         late.append(time.time_ns() - instant)
         instant += period
-    link.tell(late)
-    link.rest()
+    link.send(late)
+    link.wait_until_stopped()
 
 
 def run_bare(*, receivers: int, size: int, seconds: float) -> float:
@@ -453,7 +453,7 @@ def run_bare(*, receivers: int, size: int, seconds: float) -> float:
             children.start(name, bare_receiver, group, seconds)
         children.start("sender", bare_sender, group, size, seconds)
         children.await_ready({*names, "sender"})
-        children.tell_all(time.time() + 0.2)
+        children.send_all(time.time() + 0.2)
         counts = children.collect(int, names, int(seconds * SECOND) + END_PERIOD_MAX)
     return sum(counts.values()) / receivers / seconds
 
@@ -466,7 +466,7 @@ def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[i
         for name in names:
             children.start(name, bare_sleeper, period, window)
         children.await_ready(names)
-        children.tell_all(time.time_ns() + START_DELAY)
+        children.send_all(time.time_ns() + START_DELAY)
         reports = children.collect(array, names, window + END_PERIOD_MAX)
     late = array("q")
     for report in reports.values():

@@ -166,8 +166,8 @@ def sender_process(link: ChildLink, setting: RingSetting) -> None:
     clock = SharedClock()
     if setting.real_time:
         run_in_real_time()
-    link.tell(Ready())
-    plan = link.expect(RingPlan)
+    link.send(Ready())
+    plan = link.wait_for(RingPlan)
     if plan is None:
         return
     configs = [plan.source(node) for node in setting.sources]
@@ -183,8 +183,8 @@ def sender_process(link: ChildLink, setting: RingSetting) -> None:
         until=_EndCondition(clock, link, sources, producers, setting.window_of(plan.formation)[1] + END_PERIOD_MAX).over
     )
     driver.close()
-    link.tell(PublishedCount(sum(producer.published for producer in producers)))
-    link.rest()
+    link.send(PublishedCount(sum(producer.published for producer in producers)))
+    link.wait_until_stopped()
 
 
 class _EndCondition:
@@ -357,8 +357,8 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: RingSe
     """One site: runs until everything is delivered, reports, and goes on for the other sites until it is stopped."""
     clock = SharedClock()
     real_time = setting.real_time and run_in_real_time()
-    link.tell(Ready())
-    plan = link.expect(RingPlan)
+    link.send(Ready())
+    plan = link.wait_for(RingPlan)
     if plan is None:
         return
     tally = ReceiverTally(*setting.window_of(plan.formation), stamped=setting.rate is not None)
@@ -368,7 +368,7 @@ def receiver_process(link: ChildLink, me: NodeId, journal: Path, setting: RingSe
     driver = Driver([runtime], clock, gather_period=gather_period(plan.formation.timing))
     tune_gc()
     driver.run(until=recorder.done)
-    link.tell(_report(me, tally, receiver, runtime, real_time=real_time))
+    link.send(_report(me, tally, receiver, runtime, real_time=real_time))
     driver.run(until=lambda: _is_stopped(link))
     driver.close()
 

@@ -162,7 +162,7 @@ def _run(setting: WebSetting, journal: Path) -> tuple[CustomersReport, ServerRep
         children.await_ready({"customers", "site"})
         starts_at = time.time_ns() + START_DELAY
         window = RunWindow(starts_at, starts_at + WARM_PERIOD + round(setting.seconds * SECOND))
-        children.tell_all(window)
+        children.send_all(window)
         found = _reports(children)
     return found[CustomersReport], found[ServerReport], found[ReleaseTimes], window
 
@@ -174,7 +174,7 @@ def _reports(children: ChildProcesses) -> dict[type, Any]:
     while len(found) < 3:
         if time.monotonic_ns() > ends_at:
             raise UserError("the benchmark did not end in time; try with fewer customers")
-        found |= {type(report): report for _, report in children.hear(100 * MILLISECOND)}
+        found |= {type(report): report for _, report in children.receive(100 * MILLISECOND)}
     return found
 
 
@@ -198,14 +198,14 @@ def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     tune_gc()
     target = ServedSite(directory=journal, title="bench")
     with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
-        link.tell(Listening(server.port))
-        window = link.expect(RunWindow)
+        link.send(Listening(server.port))
+        window = link.wait_for(RunWindow)
         if window is not None:
             _sleep_until(window.starts_at + WARM_PERIOD)
             began, spent = time.monotonic(), time.process_time()
             _sleep_until(window.ends_at)
-            link.tell(ServerReport((time.process_time() - spent) / (time.monotonic() - began), real_time))
-        link.rest()
+            link.send(ServerReport((time.process_time() - spent) / (time.monotonic() - began), real_time))
+        link.wait_until_stopped()
 
 
 def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
@@ -213,8 +213,8 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     pin_to_core(1, real_time=setting.real_time)
     blocks = _blocks(setting)
     with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
-        link.tell(Ready())
-        window = link.expect(RunWindow)
+        link.send(Ready())
+        window = link.wait_for(RunWindow)
         if window is None:
             return
         token, sequence, due_at, released_at = 1, 1, window.starts_at, array("q")
@@ -227,8 +227,8 @@ def site_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
             released_at.append(now)
             writer.release(Release(token, sequence, count, due_at, now, late=False, clock_bound=0), now)
             token, sequence, due_at = token + 1, sequence + count, due_at + setting.token_period
-        link.tell(ReleaseTimes(released_at.tobytes()))
-        link.rest()
+        link.send(ReleaseTimes(released_at.tobytes()))
+        link.wait_until_stopped()
 
 
 def _blocks(setting: WebSetting) -> Iterator[bytes]:
@@ -249,13 +249,13 @@ def customers_process(link: ChildLink, port: int, setting: WebSetting) -> None:
     check_file_limit(setting.customers)
     customers = BareCustomers(port, setting.customers)
     tune_gc()
-    link.tell(Ready())
-    window = link.expect(RunWindow)
+    link.send(Ready())
+    window = link.wait_for(RunWindow)
     if window is not None:
         began, spent = time.monotonic(), time.process_time()
         customers.receive(window.ends_at + END_PERIOD)
-        link.tell(customers.report((time.process_time() - spent) / (time.monotonic() - began)))
-    link.rest()
+        link.send(customers.report((time.process_time() - spent) / (time.monotonic() - began)))
+    link.wait_until_stopped()
 
 
 class BareCustomers:
@@ -381,7 +381,7 @@ def run_fanout(*, customers: int, size: int, seconds: float) -> float:
         port = children.collect(Listening, {"writer"}, REPORT_PERIOD_MAX)["writer"].port
         children.start("readers", readers_process, port, customers)
         children.await_ready({"writer", "readers"})
-        children.tell_all(Begin(time.time_ns() + round(seconds * SECOND)))
+        children.send_all(Begin(time.time_ns() + round(seconds * SECOND)))
         written = children.collect(WriterReport, {"writer"}, REPORT_PERIOD_MAX)["writer"]
     return written.frames / max(written.share * seconds, 1e-9)
 
@@ -391,10 +391,10 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
     pin_to_core(0, real_time=False)
     check_file_limit(customers)
     with socket.create_server((LOOPBACK, 0), backlog=customers) as listener:
-        link.tell(Listening(listener.getsockname()[1]))
+        link.send(Listening(listener.getsockname()[1]))
         connections = [listener.accept()[0] for _ in range(customers)]
-    link.tell(Ready())
-    order = link.expect(Begin)
+    link.send(Ready())
+    order = link.wait_for(Begin)
     if order is None:
         return
     frame, frames = bytes(size), 0
@@ -403,10 +403,10 @@ def writer_process(link: ChildLink, customers: int, size: int) -> None:
         for connection in connections:
             connection.sendall(frame)
         frames += len(connections)
-    link.tell(WriterReport(frames, (time.process_time() - spent) / (time.monotonic() - began)))
+    link.send(WriterReport(frames, (time.process_time() - spent) / (time.monotonic() - began)))
     for connection in connections:
         connection.close()
-    link.rest()
+    link.wait_until_stopped()
 
 
 def readers_process(link: ChildLink, port: int, customers: int) -> None:
@@ -416,8 +416,8 @@ def readers_process(link: ChildLink, port: int, customers: int) -> None:
     selector = selectors.EpollSelector()
     for _ in range(customers):
         selector.register(socket.create_connection((LOOPBACK, port)), selectors.EVENT_READ)
-    link.tell(Ready())
-    link.expect(Begin)
+    link.send(Ready())
+    link.wait_for(Begin)
     while selector.get_map():
         for key, _ in selector.select(POLL_PERIOD):
             connection = key.fileobj
@@ -425,4 +425,4 @@ def readers_process(link: ChildLink, port: int, customers: int) -> None:
             if not connection.recv(CHUNK):
                 selector.unregister(connection)
                 connection.close()
-    link.rest()
+    link.wait_until_stopped()

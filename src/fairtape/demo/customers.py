@@ -88,19 +88,19 @@ def run_customers(link: ChildLink, folder: Path, region: int, count: int, loss: 
         customers = CustomerRegion(read_deployment(folder), region, count, loss=loss, random=random)
         resources.callback(customers.close)
         customers.follow(clock.now())
-        link.tell(Ready())
+        link.send(Ready())
         timer = BackgroundTimer(0, turn=region, turns=len(REGIONS))
         while not link.stopped:
             for order in link.orders():
                 if isinstance(order, ReportRequest):
-                    link.tell(customers.reports())
+                    link.send(customers.reports())
                 elif isinstance(order, Opening):
                     timer = BackgroundTimer(order.commit_at, turn=region, turns=len(REGIONS))
             customers.sleep(timer.remaining(clock.now()))
             if timer.is_due(clock.now()):
                 now = clock.now()
                 customers.take_turn(now)
-                link.offer(customers.news(now))
+                link.try_send(customers.news(now))
 
 
 @dataclass(slots=True)

@@ -48,8 +48,8 @@ class FloorNews:
 def run_floors(link: ChildLink, folder: Path, *, seconds: float, rate: float, seed: int) -> None:
     """Entry point of the process."""
     target = publish_target(folder)
-    link.tell(Ready())
-    opening = link.expect(Opening)
+    link.send(Ready())
+    opening = link.wait_for(Opening)
     if opening is None:
         return
     clock = SharedClock()
@@ -72,7 +72,7 @@ def run_floors(link: ChildLink, folder: Path, *, seconds: float, rate: float, se
             for order in link.orders():
                 if isinstance(order, Close):
                     session.close()
-            link.offer(FloorNews(session.published, session.closed))
+            link.try_send(FloorNews(session.published, session.closed))
         return link.stopped
 
     try:

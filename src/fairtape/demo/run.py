@@ -142,7 +142,7 @@ class _Run:
         starts_at = tally.formation.starts_at
         tally.opened_at = max(starts_at, now)
         self._closes_at = tally.opened_at + int(tally.world.seconds * SECOND)
-        self._children.tell_all(Opening(tally.opened_at, starts_at + TIMING.commit_delay))
+        self._children.send_all(Opening(tally.opened_at, starts_at + TIMING.commit_delay))
 
     def _kill(self, now: Instant) -> None:
         """Kill one site half-way, without warning."""
@@ -159,7 +159,7 @@ class _Run:
             return
         tally.closing, self._closes_at = True, min(now, self._closes_at)
         if self._interrupts.count:
-            self._children.tell(FLOORS_NAME, Close())
+            self._children.send(FLOORS_NAME, Close())
 
     def _stalled(self, now: Instant) -> bool:
         tally = self._tally
@@ -183,7 +183,7 @@ class _Run:
 
     def _receive(self, wait_period: Duration) -> None:
         try:
-            for _, news in self._children.hear(wait_period):
+            for _, news in self._children.receive(wait_period):
                 self._tally.receive(news)
         except ChildExited as exited:
             self._tally.fail(str(exited), settled_at=self._clock.now() + EXIT_DETECTION_PERIOD)
@@ -193,7 +193,7 @@ def _collect_reports(children: ChildProcesses, tally: DemoTally) -> list[RegionR
     """The reports of all customers, or none if a region does not answer in time."""
     names = {_customers_name(number) for number in range(len(REGIONS)) if tally.world.customers_of(number)}
     for name in names:
-        children.tell(name, ReportRequest())
+        children.send(name, ReportRequest())
     try:
         return list(children.collect(RegionReports, names, REPORTS_PERIOD_MAX).values())
     except (ChildExited, UserError):

@@ -59,12 +59,12 @@ class ChildLink:
         self._connection = connection
         self.stopped = False  # by the parent, or the parent is gone
 
-    def tell(self, news: object) -> None:
+    def send(self, news: object) -> None:
         """Send, and block until it is sent."""
         with suppress(OSError):
             self._connection.send(news)
 
-    def offer(self, news: object) -> bool:
+    def try_send(self, news: object) -> bool:
         """Send if that does not block; whether it was sent."""
         try:
             if not select.select((), (self._connection,), (), 0)[1]:
@@ -75,7 +75,7 @@ class ChildLink:
             return False
         return True
 
-    def expect(self, kind: type[Order]) -> Order | None:
+    def wait_for(self, kind: type[Order]) -> Order | None:
         """Wait for an order of this type; None when the child is stopped instead."""
         while not self.stopped:
             order = self._take()
@@ -83,7 +83,7 @@ class ChildLink:
                 return order
         return None
 
-    def rest(self) -> None:
+    def wait_until_stopped(self) -> None:
         """Wait until the child is stopped. A child that ends earlier counts as failed."""
         while not self.stopped:
             self._take()
@@ -142,7 +142,7 @@ class ChildProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.dismiss()
+        self.stop()
 
     def start(self, name: str, work: Work, *arguments: Any) -> None:
         """Start a child that runs `work(link, *arguments)`."""
@@ -170,17 +170,17 @@ class ChildProcesses:
                     f"{len(names) - len(received)} of {len(names)} processes gave no answer within"
                     f" {wait_period_max // SECOND} s; try again when the machine is less busy"
                 )
-            received |= {name: news for name, news in self.hear(left) if isinstance(news, kind) and name in names}
+            received |= {name: news for name, news in self.receive(left) if isinstance(news, kind) and name in names}
         return received
 
-    def tell(self, name: str, order: object) -> None:
-        """Send an order. That a child has exited is noticed by the next `hear`."""
+    def send(self, name: str, order: object) -> None:
+        """Send an order. That a child has exited is noticed by the next `receive`."""
         with suppress(OSError):
             self._children[name][1].send(order)
 
-    def tell_all(self, order: object) -> None:
+    def send_all(self, order: object) -> None:
         for name in self._children:
-            self.tell(name, order)
+            self.send(name, order)
 
     def kill(self, name: str) -> None:
         """Kill a child at once, as a power failure would. Its exit is expected from then on."""
@@ -188,7 +188,7 @@ class ChildProcesses:
         self._gone.add(name)
         process.kill()
 
-    def hear(self, wait_period: Duration) -> list[tuple[str, object]]:
+    def receive(self, wait_period: Duration) -> list[tuple[str, object]]:
         """Messages, at most one of each child, as soon as there are any or the period is over.
 
         Raises the `UserError` that ended a child, and `ChildExited` where one ended without being stopped.
@@ -210,9 +210,9 @@ class ChildProcesses:
             heard.append((name, news))
         return heard
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Stop all children; kill those that do not end in time."""
-        self.tell_all(Stop())
+        self.send_all(Stop())
         give_up_at = time.monotonic() + STOP_PERIOD_MAX / SECOND
         for process, ours in self._children.values():
             while process.is_alive() and time.monotonic() < give_up_at:
@@ -238,7 +238,7 @@ def _run(work: Work, connection: Connection, arguments: tuple[Any, ...]) -> None
     try:
         work(link, *arguments)
     except UserError as error:
-        link.tell(ChildFailed(str(error)))
+        link.send(ChildFailed(str(error)))
 
 
 def _drain(connection: Connection) -> None:

@@ -34,7 +34,7 @@ def stay_awake(link: ChildLink, processor: int) -> None:
     """Keep one processor busy until the link is stopped."""
     os.sched_setaffinity(0, {processor})
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    link.tell(Ready())
+    link.send(Ready())
     while not link.stopped:
         for _ in range(SPINS):
             pass
