@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -61,6 +62,15 @@ def test_help_imports_nothing_heavy(name: str) -> None:
     arguments = [*filter(None, [name]), "--help"]
     program = (
         f"import sys; from fairtape.cli import run; run({arguments}); sys.exit(any(map(sys.modules.get, {HEAVY})))"
+    )
+    assert python("-c", program).returncode == 0
+
+
+def test_the_status_of_a_deployment_is_shown_without_heavy_imports(tmp_path: Path) -> None:
+    assert fairtape("init", str(tmp_path / "new"), "--sites", "3", "--edge", "2").returncode == 0
+    program = (
+        f"import sys; from fairtape.cli import run; run(['status', {str(tmp_path / 'new')!r}]);"
+        " sys.exit(any(map(sys.modules.get, ('numpy', 'pyarrow', 'cryptography'))))"
     )
     assert python("-c", program).returncode == 0
 

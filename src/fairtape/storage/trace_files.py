@@ -26,7 +26,7 @@ from fairtape.ring.receiver.tracing import Trace
 TRACES: Final = "traces"  # the name of the directory, in that of a journal
 MAGIC: Final = b"FTTRACE1"
 FILE_BYTES_MAX: Final = 4 << 20
-TOTAL_BYTES_MAX: Final = 256 << 20
+TOTAL_BYTES_MAX: Final = 256 << 20  # where the caller names no limit
 FRAME_RECORDS_MAX: Final = 65_536
 INCARNATION_RECORDS: Final = 1 << 24  # more than a crash of the machine can lose
 

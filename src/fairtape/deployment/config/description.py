@@ -28,7 +28,6 @@ from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
 from fairtape.storage.formation_stores import EtcdAccess, check_store
-from fairtape.storage.trace_files import TOTAL_BYTES_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
 if TYPE_CHECKING:
@@ -127,6 +126,7 @@ FILE: Final = "deployment.toml"
 JOURNALS: Final = "journals"
 TEMPORARY: Final = "temporary"  # marks a deployment that `fairtape listen` created
 DATAGRAM_MIN: Final = 576
+TRACE_MIB: Final = 256  # limit of the traces of one site
 LEADER_LEASE_MIN: Final = 300 * MILLISECOND  # a leader renews it five times in this time, and each is a disk write
 
 _TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
@@ -275,7 +275,7 @@ def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
         declared_bound=None if declared is None else declared * MICROSECOND,
         sync=journal.choice("sync", {each.value: each for each in SyncPolicy}, SyncPolicy.INTERVAL.value),
         sync_period=journal.number("sync_period_ms", 1, 60_000, SYNC_PERIOD // MILLISECOND) * MILLISECOND,
-        trace_bytes=journal.number("trace_mib", 0, 1 << 20, TOTAL_BYTES_MAX >> 20) << 20,
+        trace_bytes=journal.number("trace_mib", 0, 1 << 20, TRACE_MIB) << 20,
         store=_store(folder, url),
         access=_access(folder, store, url),
         real_time=_real_time(process),

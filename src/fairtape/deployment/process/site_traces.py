@@ -10,7 +10,7 @@ from pathlib import Path
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.storage.trace_files import TOTAL_BYTES_MAX, TRACES, TraceWriter
+from fairtape.storage.trace_files import TRACES, TraceWriter
 
 
 class SiteTraces:
@@ -23,7 +23,7 @@ class SiteTraces:
         stripe: int,
         site: int,
         note: Callable[[str], None],
-        total_max: int = TOTAL_BYTES_MAX,
+        total_max: int,
     ) -> None:
         """`total_max` limits the bytes of all trace files; 0: nothing is traced."""
         self._note = note
