@@ -66,8 +66,8 @@ class Listener:
         path = self._plan_store.path(version)
         return read_plan(path) if path.exists() else None
 
-    def turn(self) -> None:
-        for record in self._subscriber.turn():
+    def run_once(self) -> None:
+        for record in self._subscriber.run_once():
             assert not isinstance(record, Gap | Break)
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
@@ -140,7 +140,7 @@ def test_a_customer_that_was_away_gets_the_same_sequence_as_one_that_stayed(
         with fairtape.connect(web, start="beginning") as constant:
             with fairtape.connect(web, start="beginning") as visitor:
                 load = start("publish", folder, "--generate", BEFORE)
-                until(lambda: left.count == BEFORE, stayed.turn, left.turn)
+                until(lambda: left.count == BEFORE, stayed.run_once, left.run_once)
                 left.close()
                 early = trades_of(visitor, BEFORE)
                 following = visitor.following
@@ -149,11 +149,11 @@ def test_a_customer_that_was_away_gets_the_same_sequence_as_one_that_stayed(
             load = start("publish", folder, "--generate", away, *options)
             code, _, errors = run("operate", folder, "plan", next_plan(folder))
             assert code == 0, errors
-            until(lambda: load.poll() is not None and stayed.count == BEFORE + away, stayed.turn, patience=120)
+            until(lambda: load.poll() is not None and stayed.count == BEFORE + away, stayed.run_once, patience=120)
             back = Listener(folder, left.places)
             with fairtape.connect(web, start=following) as visitor:
                 load = start("publish", folder, "--generate", AFTER)
-                until(lambda: stayed.count == last == BEFORE + back.count, stayed.turn, back.turn)
+                until(lambda: stayed.count == last == BEFORE + back.count, stayed.run_once, back.run_once)
                 late = trades_of(visitor, last)
             whole = trades_of(constant, last)
         assert finish(load)[0] == 0

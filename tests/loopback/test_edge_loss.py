@@ -51,7 +51,7 @@ class Relay:
                 self._in[opened.fd] = opened, feed, (end.address, end.port)
         self.passed = self.lost = 0
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         ready, _, _ = select.select(list(self._in), (), (), 0)
         for fd in ready:
             opened, feed, to = self._in[fd]
@@ -94,8 +94,8 @@ class Listener:
     def received(self) -> int:
         return sum(map(len, self.messages.values()))
 
-    def turn(self) -> None:
-        for record in self.subscriber.turn():
+    def run_once(self) -> None:
+        for record in self.subscriber.run_once():
             if isinstance(record, Delivered | Gap):
                 mine = self.messages.setdefault(record.session, [])
                 assert record.first == len(mine) + 1
@@ -120,7 +120,7 @@ def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_as_gaps_or_nothing_wher
         best_effort, guaranteed = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
             until(lambda: one.is_sending and other.is_sending, one.wake, other.wake)
-            turns = (one.wake, other.wake, relay.turn, server.turn, best_effort.turn, guaranteed.turn)
+            turns = (one.wake, other.wake, relay.run_once, server.run_once, best_effort.run_once, guaranteed.run_once)
             for each in entries:
                 one.feed_entry(each)
                 other.feed_entry(each)

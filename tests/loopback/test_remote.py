@@ -71,7 +71,7 @@ def at_port(site: Site, port: int) -> Iterator[Running]:
 
 def test_a_remote_tape_equals_the_local_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, 20)
-    site.turn()
+    site.change_formation()
     site.release(10)
     site.publish(b"noted")
     with served(site) as server, fairtape.connect(address(server)) as live:
@@ -130,7 +130,7 @@ def test_a_feed_goes_on_with_another_server_where_one_ended(tmp_path: Path) -> N
         with fairtape.connect(f"{address(server)},{address(second)}", start="beginning") as tape:
             records = iter(tape)
             assert numbers(list(islice(records, 30))) == list(range(1, 31))
-            other.turn(broken=True)
+            other.change_formation(broken=True)
             other.release(8)
             await_status(second, next=33)
             first.close()

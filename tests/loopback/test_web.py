@@ -79,9 +79,9 @@ def test_breaks_and_formations_are_sent_in_order(tmp_path: Path) -> None:
     site = make_site(tmp_path, 3)
     with served(site) as server, customer(server, "form=binary") as connection:
         receive(connection)
-        site.turn()
+        site.change_formation()
         site.release(2)
-        site.turn(broken=True)
+        site.change_formation(broken=True)
         site.release(1)
         assert kinds(receive_through(connection, 6)) == ["reformation", 4, 5, "break", 6]
 

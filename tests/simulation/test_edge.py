@@ -24,7 +24,7 @@ from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from simulation.edge_region import SERVERS, CustomerNode, SimulatedRegion
-from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, plan, sequences, tokens
 
 GUARANTEED = CustomerOptions(patience=None)
 TRADES = (1, 2)  # the stripes of the plan that carry them
@@ -178,8 +178,8 @@ def test_reformations_are_reported_and_a_break_begins_new_sessions() -> None:
     region.start()
     orders = tokens(300, 3)
     for site in region.sites.values():
-        site.remulticaster.turn(turning(orders[100].sequence, 2))
-        site.remulticaster.turn(turning(orders[200].sequence, 3, broken=True))
+        site.remulticaster.on_formation(formation_change(orders[100].sequence, 2))
+        site.remulticaster.on_formation(formation_change(orders[200].sequence, 3, broken=True))
     region.run(region.release(orders) + 2 * SECOND)
     (node,) = region.customers
     check_account(node)
@@ -218,7 +218,7 @@ def test_a_customer_that_returns_after_a_plan_and_a_break_still_gets_everything(
     orders = tokens(900, 3)
     for site in region.sites.values():
         site.remulticaster.change_plan(new, at_sequence=orders[300].sequence, at=NOON)
-        site.remulticaster.turn(turning(orders[600].sequence, 2, broken=True))
+        site.remulticaster.on_formation(formation_change(orders[600].sequence, 2, broken=True))
         site.server.follow(new)
     end = region.release(orders)
     region.run(NOON + 700 * MILLISECOND)

@@ -15,7 +15,7 @@ from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from simulation.edge_region import FEEDS, SERVERS, CustomerNode, SimulatedRegion
-from unit.edge.edge_values import NOON, edition, sequences, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, sequences, tokens
 
 TOKENS = 1_200
 NUMBERS = {name: number for number, name in enumerate(SERVERS, 1)}
@@ -71,7 +71,7 @@ class Reformations:
         members = [NUMBERS[name] for name, site in self.region.sites.items() if site.alive]
         for name, site in self.region.sites.items():
             if site.alive:
-                site.remulticaster.turn(turning(sequence, self.formation))
+                site.remulticaster.on_formation(formation_change(sequence, self.formation))
                 if self.reassigns:
                     site.remulticaster.set_feeds(feeds_of(NUMBERS[name], [REGION], members), self.region.now)
 
@@ -84,7 +84,7 @@ class Reformations:
             for fate in self.arrival_delays:
                 if place in (fate.dies + NOTICE_TOKENS, fate.returns):
                     formation += 1
-                    sequencer.turn(turning(ordered.sequence, formation))
+                    sequencer.on_formation(formation_change(ordered.sequence, formation))
             sequencer.deliver(ordered)
         return sequencer.position
 

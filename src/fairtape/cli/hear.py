@@ -110,7 +110,7 @@ def hear(
             subscriber.follow(plan, starts=starts, breaks=0 if name is None else name.breaks)
             click.echo(f"receiving {len(chosen)} stripes of plan {plan.version}", err=True)
             while not interrupts.count and time.monotonic() < ends_at and (trades is None or printer.trades < trades):
-                for line in printer.lines(subscriber.turn()):
+                for line in printer.lines(subscriber.run_once()):
                     sys.stdout.write(line)
                 sys.stdout.flush()
     finally:

@@ -132,7 +132,7 @@ class StripeFeed:
         """What is received from there on, until `stop`."""
         try:
             while not self._stopped:
-                for record in self._subscriber.turn():
+                for record in self._subscriber.run_once():
                     yield from self._interpreter.deliveries(record, time.time_ns())
         finally:
             self._subscriber.close()

@@ -46,7 +46,7 @@ def _released(plan: EdgePlan, journal: Path) -> dict[int, tuple[int, bytes]]:
     with JournalReader.open(journal).entries() as cursor:
         for each in cursor.everything():
             if isinstance(each, FormationChanged):
-                sequencer.turn(each.change)
+                sequencer.on_formation(each.change)
             else:
                 _add(sequencer.deliver(each.ordered), counts, digests)
     numbers = (stripe.number for stripe in edition.stripes)

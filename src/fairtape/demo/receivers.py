@@ -160,7 +160,7 @@ class RegionPublisher:
 
     def turned(self, change: FormationChange) -> None:
         """A new formation takes over at a future position of the order."""
-        self._remulticaster.turn(change)
+        self._remulticaster.on_formation(change)
         for on_formation in self._formation_listeners:
             on_formation(change)
 
@@ -204,7 +204,7 @@ class TickerScreen:
             if isinstance(each, Deliver):
                 self._ticker.apply(each)
             else:
-                self._ticker.turn(each)
+                self._ticker.on_formation(each)
         self._waiting.clear()
         busiest = [(each.last, each.volume.quantity) for each in self._ticker.sales.busiest(SALES_MAX)]
         sales = tuple((last, quantity) for last, quantity in busiest if last is not None)

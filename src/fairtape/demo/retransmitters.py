@@ -36,4 +36,4 @@ def run_retransmitters(link: ChildLink, region: int, journals: Mapping[str, Path
             for _ in link.orders():
                 pass
             for server in servers:
-                server.turn()
+                server.run_once()

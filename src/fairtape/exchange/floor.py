@@ -122,7 +122,7 @@ class Floor:
             self._commit(token)
         return self._drain()
 
-    def turn(self, change: FormationChange) -> list[Output]:
+    def on_formation(self, change: FormationChange) -> list[Output]:
         """A new formation takes over. Only a Break has consequences."""
         if not change.broken:
             return []
@@ -365,10 +365,10 @@ class Replica:
     def deliver(self, ordered: Ordered) -> list[Output]:
         return self.floor.apply(ordered)
 
-    def turn(self, change: FormationChange) -> list[Output]:
+    def on_formation(self, change: FormationChange) -> list[Output]:
         """The site has recorded a new formation."""
         lost = change.token <= self.floor.token
-        outputs = self.floor.turn(replace(change, broken=True) if lost else change)
+        outputs = self.floor.on_formation(replace(change, broken=True) if lost else change)
         if lost:
             self.rebuild()
         return outputs

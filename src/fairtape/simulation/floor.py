@@ -117,7 +117,7 @@ class FloorReplicas(Observer):
     def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:  # noqa: ARG002
         """Apply the formation; trades of lost tokens become void."""
         self._formations[change.formation] = decode_formation(change.layout)
-        self._check_outputs(node, (change.formation, change.token), self._replica(node).turn(change))
+        self._check_outputs(node, (change.formation, change.token), self._replica(node).on_formation(change))
 
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
         """A restarted site has nothing but its journal."""

@@ -28,7 +28,7 @@ from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats import moldudp64
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
-from unit.edge.edge_values import NOON, edition, plan, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, plan, tokens
 
 ONE: Address = ("10.0.0.1", 5)
 OTHER: Address = ("10.0.0.2", 5)
@@ -143,7 +143,7 @@ def test_an_answer_is_bounded_however_much_is_requested() -> None:
 
 
 def test_a_large_repair_takes_turns_with_others() -> None:
-    machine = server(recent(400), turn_datagrams_max=2, multicast_min=9)
+    machine = server(recent(400), wake_datagrams_max=2, multicast_min=9)
     ask(machine, 1, 400)
     ask(machine, 7, 1, OTHER)
     effects = [effect for effect in settle(machine) if isinstance(effect, SendUnicast)]
@@ -279,8 +279,13 @@ def test_messages_are_read_again_from_the_order_by_the_index(
 ) -> None:
     """R_x serves from the journal: the index may be sparse, and the messages are the same."""
     orders = tokens(30, 5)
-    boundary = turning(orders[20].sequence, 3)
-    entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
+    boundary = formation_change(orders[20].sequence, 3)
+    entries: list[Ordered | FormationChange] = [
+        *orders[:7],
+        formation_change(orders[7].sequence, 2),
+        *orders[7:20],
+        boundary,
+    ]
     entries += orders[20:]
     places, sequencer, kept = (
         MessageIndex(spacing=spacing, numbers_max=numbers_max),
@@ -296,7 +301,7 @@ def test_messages_are_read_again_from_the_order_by_the_index(
             for step in sequencer.deliver(entry):
                 kept.take(step, sequencer.at)
         else:
-            sequencer.turn(entry)
+            sequencer.on_formation(entry)
     for session in (SESSION, edition(2).session(2)):
         place = places.before(session, first)
         assert place is not None

@@ -33,7 +33,7 @@ from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, T
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message
-from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, plan, token, tokens, trade, turning
+from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, formation_change, plan, token, tokens, trade
 
 PAYLOADS = st.one_of(
     st.integers(1, 10**4).map(lambda number: encode(trade(number))),
@@ -105,7 +105,7 @@ def test_it_does_not_matter_when_changes_become_known(early: int, late: int, pla
         for position, ordered in enumerate(orders):
             for turns in (not plan_first, plan_first):
                 if turns and turn_told == position:
-                    sequencer.turn(turning(at, 2))
+                    sequencer.on_formation(formation_change(at, 2))
                 elif not turns and plan_told == position:
                     sequencer.change_plan(plan(2), at_sequence=at, at=NOON)
             steps += sequencer.deliver(ordered)
@@ -146,7 +146,7 @@ def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> No
     sequencer = fresh()
     sequencer.begin()
     sequencer.deliver(tokens(1, 9)[0])
-    sequencer.turn(turning(4, 2, broken=True))
+    sequencer.on_formation(formation_change(4, 2, broken=True))
     steps = sequencer.deliver(tokens(1, 3, first=4)[0])
     (opened,) = [step for step in steps if isinstance(step, SessionOpened)]
     assert (opened.edition.breaks, opened.edition.sequence, sequencer.sequence) == (1, 4, 7)
@@ -164,11 +164,11 @@ def test_a_formation_that_a_break_undid_leaves_no_mark() -> None:
     """A site that had installed it numbers like one that never knew it."""
     orders = tokens(1, 4) + tokens(3, 4, first=3)
     stripers = fresh(), fresh()
-    stripers[0].turn(turning(5, 2))
+    stripers[0].on_formation(formation_change(5, 2))
     found = []
     for sequencer in stripers:
         steps = sequencer.begin()
-        sequencer.turn(turning(3, 3, broken=True))
+        sequencer.on_formation(formation_change(3, 3, broken=True))
         for ordered in orders:
             steps += sequencer.deliver(ordered)
         found.append(steps)
@@ -266,15 +266,15 @@ def test_a_journal_that_is_read_again_changes_nothing() -> None:
     orders = tokens(6, 3)
     sequencer = fresh()
     sequencer.begin()
-    changes = [turning(orders[2].sequence, 2), turning(orders[4].sequence, 3, broken=True)]
+    changes = [formation_change(orders[2].sequence, 2), formation_change(orders[4].sequence, 3, broken=True)]
     for change in changes:
-        sequencer.turn(change)
+        sequencer.on_formation(change)
     sequencer.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     for ordered in orders[:5]:
         sequencer.deliver(ordered)
     again = StripeSequencer(sequencer.position)
     for change in changes:
-        again.turn(change)
+        again.on_formation(change)
     again.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     assert again.deliver(orders[5]) == sequencer.deliver(orders[5])
     assert again.position == sequencer.position
@@ -288,16 +288,16 @@ def test_a_change_that_comes_too_late_stops_it() -> None:
         if is_plan:
             sequencer.change_plan(plan(2), at_sequence=2, at=NOON)
         else:
-            sequencer.turn(turning(2, 2))
+            sequencer.on_formation(formation_change(2, 2))
         assert sequencer.lost
 
 
 def test_a_change_is_noted_once_however_often_it_comes() -> None:
     sequencer = fresh()
     sequencer.begin()
-    change: FormationChange = turning(1, 2)
-    sequencer.turn(change)
-    sequencer.turn(change)
+    change: FormationChange = formation_change(1, 2)
+    sequencer.on_formation(change)
+    sequencer.on_formation(change)
     marks = [step for step in sequencer.deliver(tokens(1, 1)[0]) if isinstance(step, StripeMessages) and step.size == 0]
     assert len(marks) == len(edition().stripes)
 

@@ -99,7 +99,7 @@ def test_a_resting_market_order_counts_at_the_highest_price() -> None:
 def test_a_formation_that_revokes_applied_tokens_makes_a_gateway_stale_without_a_break_of_its_own() -> None:
     gateway = gateway_of(101)
     sequence = Sequence([gateway]).open("ann")
-    gateway.turn(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))
+    gateway.on_formation(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))
     assert not gateway.stale
-    gateway.turn(FormationChange(0, 3, sequence.token, 1, False, b"", 0))
+    gateway.on_formation(FormationChange(0, 3, sequence.token, 1, False, b"", 0))
     assert gateway.stale

@@ -57,14 +57,14 @@ def test_replicas_agree_after_each_token_and_a_rebuilt_one_with_them() -> None:
 
 def test_a_formation_without_a_break_changes_nothing() -> None:
     scripted = scripted_floor()
-    assert scripted.floor.turn(break_at(1, broken=False)) == []
+    assert scripted.floor.on_formation(break_at(1, broken=False)) == []
 
 
 def test_at_a_break_trades_of_earlier_tokens_stand() -> None:
     scripted = scripted_floor(commit_passes=3)
     script = scripted.script
     scripted.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
-    assert scripted.floor.turn(break_at(script.token + 1)) == [Broken(script.token + 1, 99, False)]
+    assert scripted.floor.on_formation(break_at(script.token + 1)) == [Broken(script.token + 1, 99, False)]
     scripted.play(Pulse())
     scripted.play(Pulse())
     assert kinds(scripted.play(Pulse())) == ["Committed", "Printed"]
@@ -77,7 +77,7 @@ def test_at_a_break_trades_of_lost_tokens_are_void_and_the_floor_asks_to_be_rebu
     lost = script.token + 1
     scripted.play(script.sell("bob", "b1", 2, 1), script.buy("ann", "a1", 1, 1))
     scripted.play(script.buy("ann", "a2", 1, 1))
-    outputs = scripted.floor.turn(break_at(lost))
+    outputs = scripted.floor.on_formation(break_at(lost))
     assert [output.committed for output in outputs if isinstance(output, Voided)] == [True, False]
     assert outputs[0] == Broken(lost, 99, True)
     with pytest.raises(OutOfOrder, match="rebuild"):

@@ -72,13 +72,13 @@ class Sequence:
         self.new_events()
         return self
 
-    def turn(self) -> None:
+    def next_token(self) -> None:
         """The next token takes what every gateway has entered, in their order."""
         self.deliver([(gateway.me, gateway.payloads()) for gateway in self.gateways])
 
     def settle(self) -> None:
         """Deliver what was entered, and let its trades commit."""
-        self.turn()
+        self.next_token()
         for _ in range(2):
             self.token += 1
             for gateway in self.gateways:

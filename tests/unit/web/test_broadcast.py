@@ -115,10 +115,10 @@ def test_the_far_past_comes_from_the_journal_and_the_recent_past_from_memory(tmp
 def test_formations_and_breaks_are_sent_in_order_live_and_in_a_replay(tmp_path: Path) -> None:
     world = WebWorld(tmp_path, released=4)
     live = world.connect_customer(Subscription())
-    world.site.turn()
+    world.site.change_formation()
     world.site.release(3)
     world.run_rounds()
-    world.site.turn(broken=True)
+    world.site.change_formation(broken=True)
     world.site.release(2)
     world.run_rounds()
     later = world.connect_customer(Subscription(start=AtNumber(3)))

@@ -48,7 +48,7 @@ class Site:
             self.writer.release(mark, ordered.acknowledged_at)
         self._held.clear()
 
-    def turn(self, *, broken: bool = False, at: int | None = None) -> None:
+    def change_formation(self, *, broken: bool = False, at: int | None = None) -> None:
         """Install another formation; after a Break, from an earlier number on."""
         self.formation += 1
         self.following = at or self.following
@@ -60,7 +60,7 @@ class Site:
         """Truncate everything after a token, as a site that comes back and finds that the others went on without it."""
         self.writer.truncate_after(token)
         self.following = following
-        self.turn(broken=True)
+        self.change_formation(broken=True)
 
     def publish(self, payload: bytes) -> None:
         """Release a message that is no trade."""

@@ -45,7 +45,7 @@ class FloorReader:
                 yield FloorStep(each.ordered, self._replica.deliver(each.ordered))
             else:
                 self._rebuilt_below = each.change.token
-                yield FloorStep(each.change, self._replica.turn(each.change))
+                yield FloorStep(each.change, self._replica.on_formation(each.change))
 
     def catch_up(self) -> None:
         """Read what is new, for the floor alone."""

@@ -58,7 +58,7 @@ class SilencedPublisher:
     def delivered(self, delivery: Deliver) -> None:
         self._unsent += delivery.release.count
 
-    def turned(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         pass
 
     def assign(self, feeds: Collection[str], now: Instant) -> None:

@@ -258,7 +258,7 @@ class GatewayProcess:
 
     def _apply(self, to: OrderGateway | GatewayCore, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
-            to.turn(each.change)
+            to.on_formation(each.change)
             return
         ordered = each.ordered
         to.apply(ordered)

@@ -289,7 +289,7 @@ def reread(
         if extent is None or extent.ended or extent.following >= first + count:
             break
         if isinstance(entry, FormationChange):
-            sequencer.turn(entry)
+            sequencer.on_formation(entry)
         else:
             for step in sequencer.deliver(entry):
                 recent.take(step, sequencer.at)

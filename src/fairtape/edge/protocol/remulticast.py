@@ -123,9 +123,9 @@ class Remulticaster:
                 self._loss_reported = True
                 self._effects.append(SequenceLost(expected, delivery.ordered.sequence))
 
-    def turn(self, change: FormationChange) -> None:
-        """Take a change of formation; after a Break all sessions start again at its place in the order."""
-        self._sequencer.turn(change)
+    def on_formation(self, change: FormationChange) -> None:
+        """A new formation takes over; after a Break all sessions start again at its place in the order."""
+        self._sequencer.on_formation(change)
 
     def change_plan(
         self, plan: StripePlan, *, at_sequence: int, at: Instant, encoder: ItchEncoder | None = None

@@ -42,7 +42,7 @@ class ReplayOptions:
     heartbeat_period: Duration = SECOND
     buffer_max: int = 256 << 10  # bytes in flight to one client
     stall_period: Duration = 10 * SECOND  # for which a client may leave its buffer full
-    chunk_messages_max: int = 256  # per client and turn, for fairness
+    chunk_messages_max: int = 256  # per client and wake, for fairness
     customer_bits_per_s: int = 100_000_000
     burst_period: Duration = 100 * MILLISECOND
     default_stripe: int | None = None  # of a login without a session
@@ -237,7 +237,7 @@ class ReplayServer:
                 self._write(connection, known, soup.encode(soup.ServerHeartbeat()), now)
 
     def _feed(self, connection: int, known: _Connection, customer: _Customer, now: Instant) -> None:
-        """Write the next chunk; the rest follows in later turns."""
+        """Write the next chunk; the rest follows in later wakes."""
         options = self._options
         if known.unflushed >= options.buffer_max or customer.pacer.ready_at > now:
             return

@@ -155,7 +155,7 @@ class RetransmitterOptions:
     multicast_min: int = 2  # requesters of a number from which on it is multicast
     linger_period: Duration = 10 * MILLISECOND  # a request this soon after a multicast repair has crossed it
     answer_messages_max: int = 512  # of one request; the rest must be requested again
-    turn_datagrams_max: int = 16  # per repair and turn, for fairness
+    wake_datagrams_max: int = 16  # per repair and wake, for fairness
     bits_per_s: int = 200_000_000  # of all repairs together
     group_share: int = 4  # multicast repairs get at most this part (1 / share) of a stripe's bit rate
     burst_period: Duration = 20 * MILLISECOND
@@ -346,13 +346,13 @@ class Retransmitter:
         return pacer
 
     def _repair(self, job: _Job, now: Instant) -> _Job | None:
-        """Send a repair; returns the rest of it for another turn."""
+        """Send a repair; returns the rest of it for the next wake."""
         session, (_, first, end, _), _ = job
         messages = self._archive.messages(session, first, end - first)
         datagrams: list[bytes] = []
         count = 0
         for datagram, carried in packets(session_field(session), first, frame(messages), 0):
-            if len(datagrams) == self._options.turn_datagrams_max:
+            if len(datagrams) == self._options.wake_datagrams_max:
                 break
             datagrams.append(datagram)
             count += carried

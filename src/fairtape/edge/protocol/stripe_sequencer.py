@@ -127,7 +127,7 @@ class StripeSequencer:
             steps += self._opening()
         return steps
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """Take a change of formation at a place of the order that was not passed yet, or a Break.
 
         Formation numbers ascend, so one that is not above the last was given before, by a journal that is read again.

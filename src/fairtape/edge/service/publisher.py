@@ -95,7 +95,7 @@ class EdgePublisher:
         if not self._carry_out():
             self._keep(delivery)
 
-    def turned(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A formation takes over at a later place of the order."""
         mark = mark_in(change)
         if self._remulticaster is None:
@@ -111,7 +111,7 @@ class EdgePublisher:
                 self._keep(change)
                 return
             plan, encoder = prepared
-        self._remulticaster.turn(change)
+        self._remulticaster.on_formation(change)
         if plan is not None:
             self._remulticaster.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
@@ -254,7 +254,7 @@ class EdgePublisher:
             self._report("no plan is in force")
             for each in kept:
                 if isinstance(each, FormationChange):
-                    self.turned(each)
+                    self.on_formation(each)
             return
         assert found.checkpoint is not None
         self._entry = found.checkpoint.formation, found.checkpoint.token
@@ -265,7 +265,7 @@ class EdgePublisher:
         self._carry_out()
         for each in (*found.changes, *kept):
             if isinstance(each, FormationChange):
-                self.turned(each)
+                self.on_formation(each)
             else:
                 self.delivered(each)
 

@@ -36,9 +36,9 @@ from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
 
-ENTRIES_MAX: Final = 64  # entries of the journal read per turn, so that customers are served in between
+ENTRIES_MAX: Final = 64  # entries of the journal read per call, so that customers are served in between
 SPACING: Final = 512  # messages between two positions of the index: at most these are read again to find an old one
-DAMAGES_MAX: Final = 3  # consecutive turns with a damaged journal before it is read from the beginning
+DAMAGES_MAX: Final = 3  # consecutive calls with a damaged journal before it is read from the beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class ReplayArchive:
 
     def _take(self, each: JournalEntry | FormationChanged) -> None:
         if isinstance(each, FormationChanged):
-            self._numbering.turn(each.change)
+            self._numbering.on_formation(each.change)
             self._store(self._numbering.begun())
             return
         self._store(self._numbering.deliver(each.ordered))

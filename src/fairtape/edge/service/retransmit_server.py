@@ -36,8 +36,8 @@ from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 
 BACKLOG: Final = 128
-ACCEPTS_MAX: Final = 64  # per turn
-READ_MAX: Final = 4_096  # bytes per client and turn: clients send little
+ACCEPTS_MAX: Final = 64  # per iteration
+READ_MAX: Final = 4_096  # bytes per client and iteration: clients send little
 KERNEL_BUFFER: Final = 256 << 10  # bytes of a client's send buffer in the kernel, which are not counted here
 LINGER_PERIOD: Final[Duration] = 2 * SECOND  # in which a client may read its last bytes
 PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before accepting again after the system was out of resources
@@ -182,7 +182,7 @@ class ReplayConnections:
         self._replay.disconnected(client.number)
 
 
-REQUESTS_MAX: Final = 512  # datagrams read per turn
+REQUESTS_MAX: Final = 512  # datagrams read per iteration
 SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two snapshots of the archive
 POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
@@ -232,11 +232,11 @@ class RetransmitServer:
         return self._requests.address, self._connections.address
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Serve until the condition holds, which is checked in every turn."""
+        """Serve until the condition holds, which is checked in every iteration."""
         while not until():
-            self.turn()
+            self.run_once()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Wait for at most POLL_PERIOD, and serve."""
         events = self._selector.select(self._wait_period() / SECOND)
         now = self._clock.now()

@@ -62,7 +62,7 @@ class StripeNumbering:
         steps, self._begun = self._begun, []
         return steps
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """Take a change of formation, which may name a new plan."""
         mark = mark_in(change)
         if self._sequencer is None:
@@ -72,7 +72,7 @@ class StripeNumbering:
             return
         newer = version_of(mark) > self._sequencer.edition.plan.version
         new_plan = self._plan_store.by_mark(mark) if newer else None
-        self._sequencer.turn(change)
+        self._sequencer.on_formation(change)
         if new_plan is not None:
             plan, encoder = new_plan
             self._sequencer.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
@@ -143,7 +143,7 @@ def recover(
                 unreleased = True
             else:
                 for change in changes:
-                    numbering.turn(change)
+                    numbering.on_formation(change)
                 changes.clear()
                 numbering.deliver(each.ordered)
                 formation, token = each.ordered.formation, each.ordered.token
@@ -151,7 +151,7 @@ def recover(
                     raise PositionLost(f"sequence {each.ordered.sequence} does not follow the one before it")
     if numbering.position is None:
         for change in changes:
-            numbering.turn(change)  # one of them may name the first plan
+            numbering.on_formation(change)  # one of them may name the first plan
     position = numbering.position
     return RecoveredPosition(None if position is None else EdgeCheckpoint(position, formation, token), tuple(changes))
 

@@ -16,14 +16,14 @@ from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 
-DATAGRAMS_MAX: Final = 512  # read per socket and turn
-POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of a turn
+DATAGRAMS_MAX: Final = 512  # read per socket and iteration
+POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of `run_once`
 PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two searches for an announced plan
 SOCKETS_MAX: Final = 1_000  # groups of one customer
 
 
 class MulticastSubscriber:
-    """One customer; the caller runs it with `turn` and gets its records."""
+    """One customer; the caller runs it with `run_once` and gets its records."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MulticastSubscriber:
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
 
-    def turn(self) -> list[Record]:
+    def run_once(self) -> list[Record]:
         """Wait for at most POLL_PERIOD, and return the records since the last call."""
         wait_period = self._wait_period()
         ready = self._poll.poll(wait_period / MILLISECOND)

@@ -229,10 +229,10 @@ class GatewayCore:
     def pass_token(self, token: int, formation: int | None = None, at: Instant = 0) -> None:
         self.blotter.book(self.floor.pass_token(token, formation), lambda _: None, at)
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A new formation. After a Break that revoked applied tokens, `stale` is set."""
         lost = self.floor.token >= change.token  # also where the Break itself left no trace and this one follows it
-        outputs = self.floor.turn(change)
+        outputs = self.floor.on_formation(change)
         if change.broken or lost:
             self.stale = self.stale or lost
             self.blotter.apply_break(change.formation, outputs)

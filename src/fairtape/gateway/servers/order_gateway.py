@@ -81,9 +81,9 @@ class OrderGateway:
             self._order_log.mark_placed(placed)
         self._report_events()
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A new formation. If the core is stale after it, `replace_core` must follow."""
-        self.core.turn(change)
+        self.core.on_formation(change)
         self._report_events()
         if change.broken and not self.core.stale:
             self._report_break()

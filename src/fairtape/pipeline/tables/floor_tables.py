@@ -91,7 +91,7 @@ def _floor(rows: Iterator[Row]) -> Iterator[tuple[list[Output], Row]]:
         floor = floor or Floor(commit_passes=_resilience(of_token[0]))
         if turns:
             for row in of_token:
-                yield floor.turn(_change(row)), row
+                yield floor.on_formation(_change(row)), row
         else:
             yield floor.apply(_ordered(token, of_token)), of_token[-1]
 
