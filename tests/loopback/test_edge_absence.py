@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from fairtape.client import Gap as TapeGap
-from fairtape.client import Skipped, Tape, Trade
+from fairtape.client import Gap, Skipped, Tape, Trade
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
-from fairtape.edge.protocol.customer import CustomerOptions
-from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
+from fairtape.edge.protocol.customer import CustomerOptions, Delivered, StripeBreak, StripeGap
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import soupbintcp as soup
@@ -68,7 +66,7 @@ class Listener:
 
     def run_once(self) -> None:
         for record in self._subscriber.run_once():
-            assert not isinstance(record, Gap | Break)
+            assert not isinstance(record, StripeGap | StripeBreak)
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
                     assert self.heard.setdefault(record.session, {}).setdefault(number, message) is message
@@ -117,7 +115,7 @@ def trades_of(tape: Tape, last: int) -> list[tuple[object, ...]]:
     """Trades up to this number, without the times that are those of one site and one client."""
     found: list[tuple[object, ...]] = []
     for record in tape:
-        assert not isinstance(record, TapeGap | Skipped)
+        assert not isinstance(record, Gap | Skipped)
         if isinstance(record, Trade):
             found.append(record[:15])
             if record.sequence == last:

@@ -8,8 +8,7 @@ from random import Random
 
 from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.customer import CustomerOptions
-from fairtape.edge.protocol.customer_records import Delivered, Gap
+from fairtape.edge.protocol.customer import CustomerOptions, Delivered, StripeGap
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import PublisherPlace
@@ -96,7 +95,7 @@ class Listener:
 
     def run_once(self) -> None:
         for record in self.subscriber.run_once():
-            if isinstance(record, Delivered | Gap):
+            if isinstance(record, Delivered | StripeGap):
                 mine = self.messages.setdefault(record.session, [])
                 assert record.first == len(mine) + 1
                 mine += record.messages if isinstance(record, Delivered) else [None] * record.count

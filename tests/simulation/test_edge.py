@@ -6,16 +6,17 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import NO_FAULTS
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import (
-    Break,
+from fairtape.edge.protocol.customer import (
+    Customer,
+    CustomerOptions,
     Delivered,
     Ended,
-    Gap,
     PlanChange,
-    Reformation,
     Silent,
-    Stale,
+    StripeBreak,
+    StripeGap,
+    StripeReformation,
+    StripeStale,
 )
 from fairtape.edge.protocol.effects import Grade, Refusal
 from fairtape.edge.protocol.remulticast import RemulticastOptions
@@ -39,7 +40,7 @@ def check_account(node: CustomerNode) -> None:
     """In each session every number from 1 on is delivered or a gap, once and in order."""
     following: dict[str, int] = {}
     for record in node.records:
-        if isinstance(record, Delivered | Gap):
+        if isinstance(record, Delivered | StripeGap):
             count = len(record.messages) if isinstance(record, Delivered) else record.count
             assert record.first == following.get(record.session, 1)
             following[record.session] = record.first + count
@@ -109,10 +110,10 @@ def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     assert node.missing() == 0
     assert sorted(node.numbers()) == sequences(orders)
     assert {record.feed for record in node.all_of(Silent) if isinstance(record, Silent)} == {"A"}
-    assert not node.all_of(Stale)
+    assert not node.all_of(StripeStale)
     region.sites["B"].alive = False
     region.run(end + 10 * SECOND)
-    assert {record.stripe for record in node.all_of(Stale) if isinstance(record, Stale)} == set(TRADES)
+    assert {record.stripe for record in node.all_of(StripeStale) if isinstance(record, StripeStale)} == set(TRADES)
 
 
 def test_another_server_is_asked_when_one_is_silent() -> None:
@@ -184,10 +185,12 @@ def test_reformations_are_reported_and_a_break_begins_new_sessions() -> None:
     (node,) = region.customers
     check_account(node)
     assert sorted(node.numbers()) == sequences(orders)
-    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, Reformation)} == {
+    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, StripeReformation)} == {
         (orders[100].sequence, 2)
     }
-    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, Break)} == {(orders[200].sequence, 3)}
+    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, StripeBreak)} == {
+        (orders[200].sequence, 3)
+    }
     assert len({record.session for record in node.records if isinstance(record, Delivered)}) == 4
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
+from fairtape.edge.protocol.customer import Customer, CustomerOptions, Heard, Silent, StripeReformation, StripeStale
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
@@ -109,9 +108,9 @@ def test_nothing_is_missed_whichever_receiver_fails_and_a_second_feed_returns(se
     history.play()
     assert hopeful.missing() == 0
     assert sorted(hopeful.numbers()) == sequences(history.orders)
-    assert hopeful.all_of(Stale) == []
+    assert hopeful.all_of(StripeStale) == []
     assert silent_at_the_end(hopeful) == set()
-    assert len(hopeful.all_of(Reformation)) == 6 * len(first.stripes)
+    assert len(hopeful.all_of(StripeReformation)) == 6 * len(first.stripes)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -7,8 +7,7 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import Delivered, Gap, PlanChange
+from fairtape.edge.protocol.customer import Customer, CustomerOptions, Delivered, PlanChange, StripeGap
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
@@ -122,7 +121,7 @@ def test_every_customer_gets_exactly_what_was_released(seed: int) -> None:
     for node in (guaranteed, best_effort):
         following: dict[str, int] = {}
         for record in node.records:
-            if isinstance(record, Delivered | Gap):
+            if isinstance(record, Delivered | StripeGap):
                 assert record.first == following.get(record.session, 1)
                 count = len(record.messages) if isinstance(record, Delivered) else record.count
                 following[record.session] = record.first + count

@@ -14,7 +14,6 @@ from fairtape.cli.terminal import check_within
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.customer_records import Delivered, Record
 from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.formats.itch.messages import BadItch
 from fairtape.market.prices import format_fixed
@@ -23,6 +22,7 @@ from fairtape.net.clock import SharedClock
 if TYPE_CHECKING:
     from fairtape.core.addresses import Address
     from fairtape.deployment.config.description import Deployment
+    from fairtape.edge.protocol.customer import Delivered, StripeRecord
     from fairtape.edge.protocol.sessions import Session
     from fairtape.edge.service.subscriber import MulticastSubscriber
     from fairtape.market.stripes import StripePlan
@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
 PATIENCE_MS: Final = 50
+
+_KINDS: Final = {  # of the printed lines, by the class of the record; the classes are imported when the command runs
+    "StripeGap": "gap",
+    "StripeReformation": "reformation",
+    "StripeBreak": "break",
+    "PlanChange": "planchange",
+    "Ended": "ended",
+    "Silent": "silent",
+    "Heard": "heard",
+    "StripeStale": "stale",
+    "StripeFresh": "fresh",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +163,9 @@ class Printer:
         self._as_json = as_json
         self._readers = SessionReaders(plans)
 
-    def lines(self, records: list[Record]) -> Iterator[str]:
+    def lines(self, records: "list[StripeRecord]") -> Iterator[str]:
+        from fairtape.edge.protocol.customer import Delivered
+
         for record in records:
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
@@ -159,9 +173,9 @@ class Printer:
                     if fields is not None:
                         yield self._line(fields)
             else:
-                yield self._line({"kind": type(record).__name__.lower(), **asdict(record)})
+                yield self._line({"kind": _KINDS[type(record).__name__], **asdict(record)})
 
-    def _message(self, record: Delivered, number: int, message: bytes) -> dict[str, Any] | None:
+    def _message(self, record: "Delivered", number: int, message: bytes) -> dict[str, Any] | None:
         from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 
         place = {"stripe": record.stripe, "session": record.session, "number": number}

@@ -13,6 +13,6 @@ by datagram, or has it replayed over a stream. A driver runs the machines; they 
 - `remulticast`: sends the stripes of a receiver
 - `archive`: released messages by number; an index from numbers to positions in the order
 - `retransmitter`: repairs by datagram; `replay`: replays over SoupBinTCP
-- `customer`: receives stripes and requests what is missing; `customer_records`: what it reports
+- `customer`: receives stripes and requests what is missing
 - `effects`: what the machines ask of their driver
 """

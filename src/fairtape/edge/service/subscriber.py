@@ -8,8 +8,7 @@ from typing import Final
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import PlanChange, Record
+from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions, PlanChange, StripeRecord
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
@@ -74,7 +73,7 @@ class MulticastSubscriber:
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
 
-    def run_once(self) -> list[Record]:
+    def run_once(self) -> list[StripeRecord]:
         """Wait for at most POLL_PERIOD, and return the records since the last call."""
         wait_period = self._wait_period()
         ready = self._poll.poll(wait_period / MILLISECOND)
@@ -107,8 +106,8 @@ class MulticastSubscriber:
         left = POLL_PERIOD if due_at is None else due_at - self._clock.now()
         return max(min(left, POLL_PERIOD), 0)
 
-    def _records(self) -> list[Record]:
-        records: list[Record] = []
+    def _records(self) -> list[StripeRecord]:
+        records: list[StripeRecord] = []
         for effect in self.customer.drain():
             if isinstance(effect, SendUnicast):
                 self._repairs.send(effect.datagrams, effect.to)
