@@ -7,8 +7,7 @@ from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.edge.protocol.archive import SessionExtent
 from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.remulticast import Remulticaster
-from fairtape.edge.protocol.session_marks import Begun, Over, Reformed, encode_mark, encode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.sessions import Begun, Edition, Over, Reformed, StripePosition, encode_mark, encode_opaque
 from fairtape.edge.service import checkpoints, replay_archive
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.formats.moldudp64 import MoldRequest, encode_request

@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from fairtape.edge.protocol.session_marks import MARK
+from fairtape.edge.protocol.sessions import MARK
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.stripe_plans import StripePlanStore

@@ -18,8 +18,7 @@ from fairtape.edge.protocol.customer import Customer, Delivered, StripeGap, Stri
 from fairtape.edge.protocol.effects import Address, EdgeEffect, SendMulticast, SendUnicast
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, decode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, Edition, StripePosition, decode_opaque
 from fairtape.market.stripes import Endpoint, StripePlan
 from unit.edge.edge_values import NOON, delivery
 

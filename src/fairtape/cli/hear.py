@@ -14,7 +14,7 @@ from fairtape.cli.terminal import check_within
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.formats.itch.messages import BadItch
 from fairtape.market.prices import format_fixed
 from fairtape.net.clock import SharedClock
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairtape.core.addresses import Address
     from fairtape.deployment.config.description import Deployment
     from fairtape.edge.protocol.customer import Delivered, StripeRecord
-    from fairtape.edge.protocol.sessions import Session
+    from fairtape.edge.protocol.sessions import SessionName
     from fairtape.edge.service.subscriber import MulticastSubscriber
     from fairtape.market.stripes import StripePlan
 
@@ -288,18 +288,18 @@ def _plan_or_none(path: Path) -> "StripePlan | None":
         return None
 
 
-def _session(text: str | None, begin: int | None) -> "Session | None":
-    from fairtape.edge.protocol.sessions import Session
+def _session(text: str | None, begin: int | None) -> "SessionName | None":
+    from fairtape.edge.protocol.sessions import SessionName
 
     if text is None:
         return None
-    name = Session.parse(text)
+    name = SessionName.parse(text)
     if name is None or begin is None:
         raise UserError(f"--session is {text!r}; expected ten letters and digits as printed, and --from")
     return name
 
 
-def _plan_of(name: "Session", found: EdgeTarget) -> "StripePlan":
+def _plan_of(name: "SessionName", found: EdgeTarget) -> "StripePlan":
     plan = found.plans(name.version)
     if plan is None:
         raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is missing here; add its file")

@@ -31,7 +31,7 @@ from fairtape.edge.protocol.customer import (
     StripeReformation,
     StripeStale,
 )
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of

@@ -8,18 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
-from fairtape.edge.protocol.session_marks import (
+from fairtape.edge.protocol.sessions import (
     MARK,
     BadMark,
+    BadSession,
     Begun,
+    Edition,
     Over,
     Reformed,
+    SessionName,
+    StripePosition,
     decode_mark,
     decode_opaque,
     encode_mark,
     encode_opaque,
 )
-from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import (
     MESSAGE_MAX,
     SessionClosed,
@@ -124,7 +127,7 @@ def test_one_session_ends_where_the_next_begins() -> None:
         steps += sequencer.deliver(ordered)
     found = sessions_of(steps)
     for name, messages in found.items():
-        session = Session.parse(name)
+        session = SessionName.parse(name)
         assert session is not None
         marks = [decode_mark(message) for message in messages if message[:1] == MARK]
         if session.version == 1:
@@ -244,14 +247,14 @@ def test_bytes_that_are_no_mark_are_refused(noise: bytes) -> None:
 def test_session_names_have_ten_characters_and_are_read_back(
     deployment: str, version: int, breaks: int, stripe: int
 ) -> None:
-    session = Session(deployment, version, breaks, stripe)
+    session = SessionName(deployment, version, breaks, stripe)
     assert len(str(session)) == 10
-    assert Session.parse(str(session)) == session
+    assert SessionName.parse(str(session)) == session
 
 
 @given(st.text(max_size=12))
 def test_other_names_are_no_sessions_of_ours(text: str) -> None:
-    parsed = Session.parse(text)
+    parsed = SessionName.parse(text)
     assert parsed is None or str(parsed) == text
 
 

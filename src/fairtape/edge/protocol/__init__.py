@@ -4,8 +4,8 @@ Data flows one way: the order is split into stripes and numbered, encoded as ITC
 received by customers, which arbitrate between two feeds. A customer requests what was lost from a retransmitter (R_x),
 by datagram, or has it replayed over a stream. A driver runs the machines; they have no input or output of their own.
 
-- `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them
-- `session_marks`: messages of our own inside the sessions: begun, over, reformed, opaque payloads
+- `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them; messages of our own inside
+  the sessions: begun, over, reformed, opaque payloads
 - `feed_assignment`: which receiver sends to which region, as a function of the formation
 - `itch_encoder`: all trades of a token as ITCH messages
 - `stripe_sequencer`: numbers the messages of all stripes

@@ -2,7 +2,7 @@
 
 Where a new edition of the sessions takes over, its records wait until everything of the old edition was delivered or
 given up: a symbol may have moved to another stripe, and its trades stay in order. Both editions name the same place of
-the order (see `session_marks`), so nothing is lost and nothing is delivered twice.
+the order (see `sessions`), so nothing is lost and nothing is delivered twice.
 
 After a Break the next edition has the same plan, and the customer follows it by itself. For a new plan it needs to know
 its stripes, so it reports `PlanChange` and waits for `follow`. It requests what it missed meanwhile.
@@ -20,8 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import Address, SendUnicast
-from fairtape.edge.protocol.session_marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
-from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.protocol.sessions import MARK, BadMark, Begun, Over, Reformed, SessionName, decode_mark
 from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitration, Output, Run
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
 from fairtape.market.stripes import StripePlan
@@ -450,7 +449,7 @@ class Customer:
     ) -> None:
         receivers = {}
         for stripe in stripes:
-            name = str(Session(self._deployment, version, breaks, stripe))
+            name = str(SessionName(self._deployment, version, breaks, stripe))
             first = 1 if starts is None else starts.get(stripe)
             receiver = SessionReceiver(stripe, name, first=first, feeds=self._feeds, options=self._options, now=now)
             receiver.can_ask = bool(self._servers)
@@ -466,7 +465,7 @@ class Customer:
         for edition in self._editions:
             if session in edition.receivers:
                 return edition
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         if name is None or name.deployment != self._deployment or not self._editions:
             return None
         last = self._editions[-1]

@@ -30,7 +30,7 @@ from fairtape.edge.protocol.effects import (
     SendUnicast,
 )
 from fairtape.edge.protocol.pacing import OVERHEAD
-from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import EdgeStripe, StripePlan
@@ -384,7 +384,7 @@ class Retransmitter:
 
     def _stripe(self, session: str) -> EdgeStripe | None:
         """The stripe of a session; None where its plan is no longer known."""
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         plan = self._plans.get(name.version) if name else None
         return plan.stripes.get(name.stripe) if plan and name else None
 

@@ -18,8 +18,16 @@ from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
-from fairtape.edge.protocol.session_marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.sessions import (
+    Begun,
+    Edition,
+    Mark,
+    Over,
+    Reformed,
+    StripePosition,
+    encode_mark,
+    encode_opaque,
+)
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
 from fairtape.market.notices import is_notice

@@ -27,7 +27,7 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
-from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
+from fairtape.edge.protocol.sessions import BadSession, Edition, SessionName, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_edge_file
 from fairtape.edge.service.settings import EdgeSettings
@@ -255,7 +255,7 @@ class _JournalArchive:
             return ()  # it is being truncated, or cannot be opened now; a repeated request is answered
 
     def number_since(self, session: str, since: Duration) -> int | None:
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         encoder = self._plan_store.encoders.get(name.version) if name else None
         position = self._index.before_time(session, encoder.plan.midnight_at + since) if encoder else None
         return None if position is None else _number(position, session)

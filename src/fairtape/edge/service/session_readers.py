@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
-from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.itch.ticker import TickerReader
 from fairtape.market.stripes import StripePlan
 
@@ -24,7 +24,7 @@ class SessionReaders:
         """The reader of a session. It has the directory from the plan, because late joiners did not receive it."""
         reader = self._readers.get(session)
         if reader is None:
-            name = Session.parse(session)
+            name = SessionName.parse(session)
             plan = self._plans(name.version) if name else None
             if len(self._readers) >= READERS_MAX:
                 del self._readers[next(iter(self._readers))]
