@@ -9,8 +9,7 @@ by datagram, or has it replayed over a stream. A driver runs the machines; they 
 - `feed_assignment`: which receiver sends to which region, as a function of the formation
 - `itch_encoder`: all trades of a token as ITCH messages
 - `stripe_sequencer`: numbers the messages of all stripes
-- `pacing`: a bit rate limit, and the queue in front of it
-- `remulticast`: sends the stripes of a receiver
+- `remulticast`: sends the stripes of a receiver, each within its bit rate
 - `archive`: released messages by number; an index from numbers to positions in the order
 - `retransmitter`: repairs by datagram; `replay`: replays over SoupBinTCP
 - `customer`: receives stripes and requests what is missing

@@ -29,11 +29,10 @@ from fairtape.edge.protocol.effects import (
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
-from fairtape.market.stripes import EdgeStripe, StripePlan
+from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, StripePlan
 
 
 class RepairRequest(NamedTuple):
@@ -255,7 +254,7 @@ class Retransmitter:
             self.counts.absurd += 1
             return
         datagram = bare(session_field(request.session), extent.following, ended=extent.ended)
-        self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
+        self._pacer.charge(8 * (len(datagram) + UDP_OVERHEAD), now)
         self._effects.append(SendUnicast(origin, [datagram]))
 
     def _has_capacity(self, request: MoldRequest, origin: Address) -> bool:
@@ -368,7 +367,7 @@ class Retransmitter:
         return None
 
     def _send(self, job: _Job, datagrams: list[bytes], end: int, now: Instant) -> None:
-        bits = 8 * sum(len(datagram) + OVERHEAD for datagram in datagrams)
+        bits = 8 * sum(len(datagram) + UDP_OVERHEAD for datagram in datagrams)
         self._pacer.charge(bits, now)
         session, (to, first, _, _), stripe = job
         if to is not None:

@@ -91,7 +91,7 @@ class FixServer:
         """Listen, and return the bound address. Raises `UserError` if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            make = lambda: _Stream(self)  # noqa: E731 - the protocol factory of asyncio
+            make = lambda: _FixProtocol(self)  # noqa: E731 - the protocol factory of asyncio
             self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
             raise bind_error("fix", host, port, error) from None
@@ -276,7 +276,7 @@ def _text(message: FixMessage, tag: int) -> str:
     return (message.get(tag) or b"").decode("latin-1")
 
 
-class _Stream(asyncio.Protocol):
+class _FixProtocol(asyncio.Protocol):
     """The asyncio protocol of one connection."""
 
     def __init__(self, server: FixServer) -> None:
