@@ -19,8 +19,8 @@ from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.status import PublisherStatus
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
+from fairtape.edge.status import PublisherStatus
 from fairtape.net.driver import allow_files
 from fairtape.net.transports import interface_at
 

@@ -21,11 +21,11 @@ from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import RecentMessages
-from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
+from fairtape.edge.status import RemulticastCounts
 from fairtape.formats.moldudp64 import bare, packets, session_field
 from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, Endpoint, StripePlan
 

@@ -18,8 +18,8 @@ from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive
-from fairtape.edge.protocol.counters import ReplayCounts
 from fairtape.edge.protocol.effects import EdgeEffect
+from fairtape.edge.status import ReplayCounts
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
 

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
-from fairtape.edge.protocol.counters import RetransmitterCounts
 from fairtape.edge.protocol.effects import (
     Address,
     EdgeEffect,
@@ -30,6 +29,7 @@ from fairtape.edge.protocol.effects import (
     SendUnicast,
 )
 from fairtape.edge.protocol.sessions import SessionName
+from fairtape.edge.status import RetransmitterCounts
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, StripePlan

@@ -19,14 +19,13 @@ from typing import Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import Remulticaster
 from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.status import PublisherStatus
 from fairtape.edge.service.stripe_numbering import PositionLost, RecoveredPosition, recover
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
+from fairtape.edge.status import PublisherStatus, RemulticastCounts
 from fairtape.journal import JournalReader
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind

@@ -30,7 +30,7 @@ from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplaySer
 from fairtape.edge.protocol.retransmitter import Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.edge.service.status import RetransmitStatus
+from fairtape.edge.status import RetransmitStatus
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
