@@ -14,11 +14,11 @@ from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import BESIDE
 from fairtape.deployment.status import EdgeStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.edge.service.checkpoints import checkpoint_path, snapshot_path
 from fairtape.edge.service.publisher import EdgePublisher
-from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.replay_archive import ReplayArchive, snapshot_path
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
+from fairtape.edge.service.stripe_numbering import checkpoint_path
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.edge.status import PublisherStatus
 from fairtape.net.driver import allow_files

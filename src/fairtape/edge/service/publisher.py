@@ -21,9 +21,14 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import Remulticaster
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_numbering import PositionLost, RecoveredPosition, recover
+from fairtape.edge.service.stripe_numbering import (
+    EdgeCheckpoint,
+    PositionLost,
+    RecoveredPosition,
+    recover,
+    save_checkpoint,
+)
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
 from fairtape.edge.status import PublisherStatus, RemulticastCounts
 from fairtape.journal import JournalReader
@@ -295,7 +300,7 @@ class EdgePublisher:
     def _save(self, checkpoint: EdgeCheckpoint) -> None:
         """If the file cannot be written, the next start takes longer."""
         try:
-            save(self._checkpoint_file, checkpoint)
+            save_checkpoint(self._checkpoint_file, checkpoint)
         except OSError as error:
             self._log(f"edge: {self._checkpoint_file} cannot be written ({error.strerror})")
 

@@ -29,9 +29,16 @@ from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.sessions import BadSession, Edition, SessionName, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_edge_file
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_numbering import StripeNumbering, is_proved
+from fairtape.edge.service.stripe_numbering import (
+    EDGE_FOLDER,
+    EdgeCheckpoint,
+    StripeNumbering,
+    edition_fields,
+    edition_of,
+    is_proved,
+    write_edge_file,
+)
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
@@ -80,7 +87,7 @@ class ReplayArchive:
         self._recent_bytes_max = recent_bytes_max
         self._damages = 0
         self._snapshot_path = snapshot
-        saved = None if snapshot is None else load(snapshot, settings, plan_store)
+        saved = None if snapshot is None else load_snapshot(snapshot, settings, plan_store)
         self._begin(saved if saved is not None and self._proves(saved.checkpoint) else None)
 
     @property
@@ -133,7 +140,7 @@ class ReplayArchive:
         The function raises OSError.
         """
         path, found = self._snapshot_path, self._snapshot()
-        return None if path is None or found is None else lambda: save(path, found)
+        return None if path is None or found is None else lambda: save_snapshot(path, found)
 
     def close(self) -> None:
         """Close the files."""
@@ -274,13 +281,18 @@ def _number(position: StripePosition, session: str) -> int | None:
     return None
 
 
-SIZE_MAX: Final = 64 << 20  # bytes of a snapshot
+SNAPSHOT_BYTES_MAX: Final = 64 << 20
 _VERSION: Final = 1
 _NUMBERS: Final = np.dtype("<i8")
 _FIXED: Final = 4  # numbers of a position before those of its stripes: edition, sequence, at, formation
 
 
-def save(path: Path, snapshot: ArchiveSnapshot) -> None:
+def snapshot_path(folder: Path, site: str) -> Path:
+    """The snapshot file of the replay archive beside a site."""
+    return folder / EDGE_FOLDER / f"{site}.memory"
+
+
+def save_snapshot(path: Path, snapshot: ArchiveSnapshot) -> None:
     """Write the file atomically. Raises OSError."""
     position = snapshot.checkpoint.position
     editions = {id(each.edition): number for number, each in enumerate(snapshot.sessions)}
@@ -299,11 +311,11 @@ def save(path: Path, snapshot: ArchiveSnapshot) -> None:
     write_edge_file(path, json.dumps(head).encode(), b"\n", numbers)
 
 
-def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> ArchiveSnapshot | None:
+def load_snapshot(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> ArchiveSnapshot | None:
     """The saved snapshot; None where there is none, or where it is not of this edge."""
     try:
         with path.open("rb") as file:
-            content = file.read(SIZE_MAX + 1)
+            content = file.read(SNAPSHOT_BYTES_MAX + 1)
         head, _, numbers = content.partition(b"\n")
         return _decode(json.loads(head), numbers, settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadSession, PlanUnknown):
