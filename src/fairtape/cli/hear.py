@@ -157,7 +157,7 @@ class Printer:
     """Formats records as lines."""
 
     def __init__(self, plans: Callable[[int], "StripePlan | None"], *, as_json: bool) -> None:
-        from fairtape.edge.service.session_readers import SessionReaders
+        from fairtape.edge.protocol.itch_codec import SessionReaders
 
         self.trades = 0
         self._as_json = as_json

@@ -31,8 +31,8 @@ from fairtape.edge.protocol.customer import (
     StripeReformation,
     StripeStale,
 )
+from fairtape.edge.protocol.itch_codec import SessionReaders
 from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, Opaque, decode_opaque
-from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 from fairtape.formats.itch.messages import BadItch

@@ -8,10 +8,10 @@ from fairtape.edge.protocol.customer import (
     StripeGap,
     StripeRecord,
 )
+from fairtape.edge.protocol.itch_codec import SessionReaders
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
-from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice

@@ -7,7 +7,7 @@ by datagram, or has it replayed over a stream. A driver runs the machines; they 
 - `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them; messages of our own inside
   the sessions: begun, over, reformed, opaque payloads
 - `feed_assignment`: which receiver sends to which region, as a function of the formation
-- `itch_encoder`: all trades of a token as ITCH messages
+- `itch_codec`: all trades of a token as ITCH messages, and the readers of each session
 - `stripe_sequencer`: numbers the messages of all stripes
 - `remulticast`: sends the stripes of a receiver, each within its bit rate
 - `archive`: released messages by number; an index from numbers to positions in the order

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Duration, Instant
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
 from fairtape.formats.framing import PREFIX_SIZE

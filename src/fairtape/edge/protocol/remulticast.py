@@ -22,7 +22,7 @@ from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
 from fairtape.edge.status import RemulticastCounts

@@ -17,7 +17,7 @@ import numpy as np
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import (
     Begun,
     Edition,

@@ -11,5 +11,4 @@ from a site's journal and from the stripe plans.
 - `replay_archive`: everything that a site released, from its journal, with snapshots
 - `retransmit_server`: repairs by datagram and replays by stream
 - `subscriber`: a customer on multicast sockets
-- `session_readers`: decoders of the messages of each session
 """

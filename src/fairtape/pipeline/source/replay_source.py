@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.edge.protocol.archive import SESSIONS_MAX
+from fairtape.edge.protocol.itch_codec import SessionReaders
 from fairtape.edge.protocol.sessions import (
     DEPLOYMENT_MAX,
     MARK,
@@ -35,7 +36,6 @@ from fairtape.edge.protocol.sessions import (
     decode_opaque,
     in_base_36,
 )
-from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.itch.messages import BadItch

@@ -1,6 +1,6 @@
-"""The ITCH encoder: all trades of a token become the messages of their stripes at once.
+"""ITCH in the sessions of the edge: all trades of a token become the messages of their stripes at once, and back.
 
-The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. This encoder is vectorized, because it runs when
+The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. The encoder is vectorized, because it runs when
 releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
 field writes all their messages with their length prefixes, and a sort by stripe leaves each stripe's share as one byte
 string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed.
@@ -8,9 +8,11 @@ string, ready to be cut into packets. No object is made per message unless messa
 All stripes of a core stripe share one table of listings, so a token is encoded once and not once per stripe. A stripe's
 directory lists its own symbols only. Setting up an encoder takes some 0.1 ms per listing, so it is done when a plan
 becomes known, in a background thread, and not when the plan takes over.
+
+A customer has a reader for each session, because each session has its own directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
+from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import TIMESTAMP_MAX
-from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, TickerReader, fits_directory
 from fairtape.formats.itch.trades import PRICE_UNIT
 from fairtape.market import trades as market
 from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
@@ -315,3 +318,37 @@ def _templates(listings: Sequence[Listing]) -> Array:
     rows["locate"] = np.arange(len(rows))
     rows["stock"] = [b"", *(listing.symbol.ljust(8).encode("ascii") for listing in listings)]
     return rows
+
+
+READERS_MAX: Final = 4_096  # sessions; beyond it the oldest is dropped
+
+
+class SessionReaders:
+    """The readers of all received sessions."""
+
+    def __init__(self, plans: Callable[[int], StripePlan | None]) -> None:
+        """`plans` finds a plan by its version."""
+        self._plans = plans
+        self._readers: dict[str, TickerReader] = {}
+        self._encoders: dict[tuple[int, int], ItchEncoder] = {}
+
+    def of(self, session: str) -> TickerReader:
+        """The reader of a session. It has the directory from the plan, because late joiners did not receive it."""
+        reader = self._readers.get(session)
+        if reader is None:
+            name = SessionName.parse(session)
+            plan = self._plans(name.version) if name else None
+            if len(self._readers) >= READERS_MAX:
+                del self._readers[next(iter(self._readers))]
+            reader = self._readers[session] = TickerReader(midnight_at=plan.midnight_at if plan else 0)
+            if plan is not None and name is not None:
+                self._seed(reader, plan, name.stripe)
+        return reader
+
+    def _seed(self, reader: TickerReader, plan: StripePlan, number: int) -> None:
+        stripe = plan.stripes.get(number)
+        if stripe is None:
+            return
+        encoder = self._encoders.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
+        for message in encoder.openings(0)[plan.of_core(stripe.core).index(stripe)]:
+            reader.read(message)
