@@ -10,12 +10,13 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults, arrival_delays
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.customer import Customer, Delivered, StripeGap, StripeRecord
-from fairtape.edge.protocol.effects import Address, EdgeEffect, SendMulticast, SendUnicast
+from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SendUnicast
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
 from fairtape.edge.protocol.sessions import MARK, OPAQUE, Edition, StripePosition, decode_opaque

@@ -18,7 +18,7 @@ from fairtape.edge.protocol.customer import (
     StripeReformation,
     StripeStale,
 )
-from fairtape.edge.protocol.effects import Grade, Refusal
+from fairtape.edge.protocol.effects import Grade, RepairRefused
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.retransmitter import RetransmitterOptions
 from fairtape.edge.protocol.sessions import Edition, StripePosition
@@ -289,7 +289,7 @@ def test_floods_and_malformed_requests_are_refused_while_others_are_served() -> 
     assert min(counts.malformed, counts.absurd, counts.floods, counts.crossed) > 0
     assert node.missing() == 0
     assert sorted(node.numbers()) == sequences(orders)
-    assert not any(isinstance(effect, Refusal) for effect in server.drain())
+    assert not any(isinstance(effect, RepairRefused) for effect in server.drain())
 
 
 def test_equal_seeds_give_equal_records() -> None:

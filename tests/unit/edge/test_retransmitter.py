@@ -5,15 +5,15 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.archive import MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.effects import (
-    Address,
     EdgeEffect,
     Grade,
-    Refusal,
     RefusalReason,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
@@ -187,7 +187,7 @@ def test_a_refusal_of_a_guaranteed_customer_is_reported() -> None:
     machine.accounts.register(ONE[0], Grade.GUARANTEED)
     for _ in range(20):
         ask(machine, 5, 1)
-    refusals = [effect for effect in machine.drain() if isinstance(effect, Refusal)]
+    refusals = [effect for effect in machine.drain() if isinstance(effect, RepairRefused)]
     assert {refusal.why for refusal in refusals} <= {RefusalReason.FLOOD, RefusalReason.QUEUE}
     assert len(refusals) == machine.counts.floods + machine.counts.refused > 0
 

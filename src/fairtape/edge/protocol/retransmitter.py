@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
 from fairtape.edge.protocol.effects import (
-    Address,
     EdgeEffect,
     Grade,
-    Refusal,
     RefusalReason,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
@@ -273,7 +273,7 @@ class Retransmitter:
         account = self.accounts.of(origin[0])
         account.refused += 1
         if account.grade is Grade.GUARANTEED:
-            self._effects.append(Refusal(origin, request, why))
+            self._effects.append(RepairRefused(origin, request, why))
 
     def _gather(self, request: MoldRequest, following: int, origin: Address, now: Instant) -> None:
         first, end = request.number, min(request.number + request.count, following)

@@ -22,7 +22,7 @@ from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import (
     EdgeEffect,
     Grade,
-    Refusal,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
@@ -252,7 +252,7 @@ class RetransmitServer:
                         self._requests.send(datagrams, (to.address, to.port))
                     case SendUnicast(address, datagrams):
                         self._requests.send(datagrams, address)
-                    case Refusal():
+                    case RepairRefused():
                         self.refusals += 1
                     case _:
                         self._connections.carry_out(effect, now)
