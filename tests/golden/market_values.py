@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fairtape.exchange import rules
 from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.orders import (
     Action,
@@ -24,7 +25,6 @@ from fairtape.exchange.orders import (
     TradeReport,
 )
 from fairtape.exchange.outputs import Execution
-from fairtape.exchange.rules import values as rules
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
 from fairtape.market.notices import Cancel as CancelNotice

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import OpenMarket
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
 from fairtape.gateway.servers.authenticator import Authenticator

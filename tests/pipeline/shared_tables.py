@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from fairtape.core.instants import MILLISECOND
 from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.pipeline.tables.jobs import JobOutcome, run_batch
 from pipeline.market_values import Market

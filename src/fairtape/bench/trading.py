@@ -24,7 +24,7 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.exchange.transfers import Bookkeeper
 from fairtape.formats.fix.codec import FixStream
 from fairtape.formats.fix.order_messages import (

@@ -136,14 +136,14 @@ def _subscriber(
     found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]
 ) -> "MulticastSubscriber":
     from fairtape.edge.protocol.customer import CustomerOptions
-    from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
+    from fairtape.edge.service.subscriber import MulticastSubscriber, chosen_feeds
 
     if grade == "guaranteed" and not found.servers:
         raise UserError("--grade is guaranteed, which needs a retransmit server; name one with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
     return MulticastSubscriber(
         found.tag,
-        feeds=feeds_of(found.plan, [each for each in feeds.split(",") if each]),
+        feeds=chosen_feeds(found.plan, [each for each in feeds.split(",") if each]),
         servers=found.servers,
         interface=found.interface,
         clock=SharedClock(),

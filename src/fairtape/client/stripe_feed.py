@@ -34,7 +34,7 @@ from fairtape.edge.protocol.customer import (
 from fairtape.edge.protocol.itch_codec import SessionReaders
 from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
-from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
+from fairtape.edge.service.subscriber import MulticastSubscriber, chosen_feeds
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
@@ -115,7 +115,7 @@ class StripeFeed:
                 raise ClientError(f"stripes names {number}; plan {self._plan.version} has {[*self._plan.stripes]}")
         self._subscriber = MulticastSubscriber(
             target.tag,
-            feeds=feeds_of(self._plan, target.feeds),
+            feeds=chosen_feeds(self._plan, target.feeds),
             servers=target.servers,
             interface=target.interface,
             clock=SharedClock(),

@@ -20,7 +20,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
 from fairtape.exchange.outputs import TentativeFill
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cities import City, city, faults_between

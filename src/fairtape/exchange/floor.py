@@ -56,7 +56,7 @@ from fairtape.exchange.outputs import (
     Rejected,
     Voided,
 )
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_KIND

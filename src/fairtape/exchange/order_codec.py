@@ -33,7 +33,7 @@ from fairtape.exchange.orders import (
     TimeInForce,
     TradeReport,
 )
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BadRule,
     BatchAuction,
     CallAuction,

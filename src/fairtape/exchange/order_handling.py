@@ -24,7 +24,7 @@ from fairtape.exchange.outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.exchange.rules.values import Continuous, DutchClock
+from fairtape.exchange.rules import Continuous, DutchClock
 from fairtape.market.prices import ONE, Price, Quantity, format_sum
 from fairtape.market.symbols import Symbol
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.rules.values import Rule
+from fairtape.exchange.rules import Rule
 from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import Symbol
 

@@ -26,7 +26,7 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
 )
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BatchAuction,
     CallAuction,
     Continuous,

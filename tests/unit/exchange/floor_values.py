@@ -26,7 +26,7 @@ from fairtape.exchange.orders import (
     TimeInForce,
 )
 from fairtape.exchange.outputs import Output, Rejected
-from fairtape.exchange.rules.values import Continuous, Rule
+from fairtape.exchange.rules import Continuous, Rule
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.exchange.book import Book, Ladder, Order
 from fairtape.exchange.market import flaw_of
 from fairtape.exchange.orders import OpenMarket
-from fairtape.exchange.rules.values import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
+from fairtape.exchange.rules import CallAuction, Continuous, DutchClock, Pricing, Rule, SecondPrice
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import MarketHarness, fixed, market_of
 

@@ -16,7 +16,7 @@ from fairtape.exchange.outputs import (
     Sequenced,
     TentativeFill,
 )
-from fairtape.exchange.rules.values import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
+from fairtape.exchange.rules import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
 from fairtape.market.trades import TradeFlag
 from unit.exchange.floor_values import (
     GATEWAY,

@@ -10,7 +10,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.order_codec import Message
 from fairtape.exchange.orders import CASH, Action, Pulse, SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Committed, TentativeFill
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BatchAuction,
     CallAuction,
     Continuous,

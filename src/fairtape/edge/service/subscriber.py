@@ -133,7 +133,7 @@ class MulticastSubscriber:
             joined_socket.close()
 
 
-def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
+def chosen_feeds(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
     """The feeds that a customer names, which must be in the plan; all of the plan where it names none."""
     names = tuple(wanted) or plan.feeds
     for name in names:

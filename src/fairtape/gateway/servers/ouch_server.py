@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.exchange.orders import Cancel, NewOrder, OpenMarket, OrderType, Replace, Side, TimeInForce
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
 from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent

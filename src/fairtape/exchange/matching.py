@@ -2,7 +2,7 @@
 
 from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, new_tuple, reduce_open
 from fairtape.exchange.orders import SelfTrade
-from fairtape.exchange.rules.values import Continuous, Pricing, rounded
+from fairtape.exchange.rules import Continuous, Pricing, rounded
 from fairtape.market.prices import Price, Quantity
 
 
