@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fairtape.exchange import rules
-from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.orders import (
     Action,
     Cancel,
     Control,
+    FloorMessage,
     Funding,
     NewOrder,
     OpenMarket,
@@ -23,6 +23,7 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
     TradeReport,
+    encode,
 )
 from fairtape.exchange.outputs import Execution
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
@@ -63,7 +64,7 @@ TRADE = Execution(1, 40, "IBM", 101 * 10**9, 10**9, 17, 18, "ALICE", "BOB", "ord
 
 
 def orders() -> Iterator[tuple[str, bytes]]:
-    messages: dict[str, Message] = {
+    messages: dict[str, FloorMessage] = {
         "limit order": LIMIT,
         "stop order": STOP,
         "cancel": CANCEL,

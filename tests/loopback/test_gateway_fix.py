@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairtape.core.instants import SECOND
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, Funding
+from fairtape.exchange.orders import Cancel, Funding, encode
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.core.limits import GatewayLimits

@@ -5,8 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import OpenMarket
+from fairtape.exchange.orders import OpenMarket, encode
 from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup

@@ -20,8 +20,7 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.book import BUYS, SELLS, Order
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side, encode
 from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import FIXED_MAX, ONE, Price, Quantity
 from fairtape.wire.blocks import pack_messages

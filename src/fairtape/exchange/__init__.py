@@ -1,6 +1,6 @@
 """The exchange: orders, books, trading rules, a ledger, and floors that apply the sequence. Pure.
 
-- `orders`, `order_codec`: the messages of a floor, as values and as bytes
+- `orders`: the messages of a floor, as values and as bytes
 - `floor`: `Floor` applies the sequence to all markets; `Replica` is the floor of one site, rebuilt when tokens are lost
 - `order_handling`: accounts, reservations, and trades from execution to commit
 - `market`, `book`: one market, and its open orders

@@ -30,7 +30,6 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.spans import blocks
 from fairtape.exchange.ledger import Ledger
 from fairtape.exchange.market import Market, flaw_of
-from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.order_handling import FloorAccount, FloorLimits, OrderHandler
 from fairtape.exchange.orders import (
     Action,
@@ -43,6 +42,8 @@ from fairtape.exchange.orders import (
     Pulse,
     Replace,
     TradeReport,
+    decode,
+    encode,
 )
 from fairtape.exchange.outputs import (
     Broken,

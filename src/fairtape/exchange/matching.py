@@ -1,7 +1,7 @@
 """Continuous matching: an arriving order takes what it crosses, best price first, oldest order first."""
 
-from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, new_tuple, reduce_open
-from fairtape.exchange.orders import SelfTrade
+from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, reduce_open
+from fairtape.exchange.orders import SelfTrade, new_tuple
 from fairtape.exchange.rules import Continuous, Pricing, rounded
 from fairtape.market.prices import Price, Quantity
 

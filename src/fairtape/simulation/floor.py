@@ -18,8 +18,7 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.exchange.floor import Floor, Replica
-from fairtape.exchange.order_codec import decode, encode
-from fairtape.exchange.orders import TradeReport
+from fairtape.exchange.orders import TradeReport, decode, encode
 from fairtape.exchange.outputs import (
     Broken,
     Cancelled,

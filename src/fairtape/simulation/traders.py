@@ -10,7 +10,6 @@ from random import Random
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.exchange.order_codec import encode
 from fairtape.exchange.orders import (
     CASH,
     Action,
@@ -25,6 +24,7 @@ from fairtape.exchange.orders import (
     SelfTrade,
     Side,
     TimeInForce,
+    encode,
 )
 from fairtape.exchange.rules import (
     BatchAuction,

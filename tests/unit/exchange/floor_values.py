@@ -9,13 +9,13 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Fill, Order
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import Message, encode
 from fairtape.exchange.order_handling import FloorLimits
 from fairtape.exchange.orders import (
     CASH,
     Action,
     Cancel,
     Control,
+    FloorMessage,
     Funding,
     NewOrder,
     OpenMarket,
@@ -24,6 +24,7 @@ from fairtape.exchange.orders import (
     SelfTrade,
     Side,
     TimeInForce,
+    encode,
 )
 from fairtape.exchange.outputs import Output, Rejected
 from fairtape.exchange.rules import Continuous, Rule
@@ -156,7 +157,7 @@ class Script:
             if amount
         ]
 
-    def ordered(self, *messages: Message | bytes, source: int | None = None, at: Instant | None = None) -> Ordered:
+    def ordered(self, *messages: FloorMessage | bytes, source: int | None = None, at: Instant | None = None) -> Ordered:
         """The next token, with these messages."""
         self.token += 1
         spans = []
@@ -180,7 +181,9 @@ class ScriptedFloor:
     floor: Floor
     script: Script
 
-    def play(self, *messages: Message | bytes, source: int | None = None, at: Instant | None = None) -> list[Output]:
+    def play(
+        self, *messages: FloorMessage | bytes, source: int | None = None, at: Instant | None = None
+    ) -> list[Output]:
         """Apply one token with these messages."""
         return self.floor.apply(self.script.ordered(*messages, source=source, at=at))
 

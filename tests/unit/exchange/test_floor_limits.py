@@ -5,8 +5,7 @@ import pytest
 from fairtape.core.effects import FormationChange
 from fairtape.exchange.ledger import ASSET_MAX, Ledger
 from fairtape.exchange.market import flaw_of
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce, encode
 from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules import CallAuction, Continuous
 from fairtape.gateway.core.limits import GatewayLimits

@@ -6,9 +6,8 @@ import pytest
 
 from fairtape.core.effects import FormationChange
 from fairtape.exchange.floor import Floor, OutOfOrder
-from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.orders import Pulse, TradeReport
+from fairtape.exchange.orders import Pulse, TradeReport, decode, encode
 from fairtape.exchange.outputs import Broken, Evidence, Voided
 from unit.exchange.floor_values import kinds, scripted_floor, the_rejection
 

@@ -7,8 +7,7 @@ from typing import Any
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side, encode
 from fairtape.exchange.rules import Continuous
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.gateway_core import GatewayCore

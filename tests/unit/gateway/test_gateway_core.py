@@ -2,8 +2,7 @@
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Side
+from fairtape.exchange.orders import Side, encode
 from fairtape.gateway.core.events import Asked, Cause, EventKind
 from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE

@@ -26,8 +26,7 @@ from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.status import EndedStatus, GatewayStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Pulse
+from fairtape.exchange.orders import Pulse, encode
 from fairtape.exchange.transfers import Bookkeeper, TransferBatch
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.servers.authenticator import Authenticator

@@ -10,8 +10,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import PublishTarget
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, Control, Funding, NewOrder, OpenMarket, Replace
+from fairtape.exchange.orders import Cancel, Control, Funding, NewOrder, OpenMarket, Replace, encode
 from fairtape.exchange.outputs import Cancelled, Funded, MarketChanged, Output, Rejected, Replaced, Sequenced
 from fairtape.exchange.outputs import TentativeFill as Fill
 from fairtape.net.clock import SharedClock

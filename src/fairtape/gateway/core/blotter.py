@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.order_codec import Message
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.exchange.orders import Cancel, FloorMessage, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.exchange.outputs import (
     BUYER_TOOK,
     SELLER_TOOK,
@@ -35,7 +34,7 @@ EVENTS_MAX: Final = 1 << 19
 DONE_MAX: Final = 1 << 17
 BREAKS_MAX: Final = 1_024
 
-Requests: TypeAlias = Callable[[int], Message | None]
+Requests: TypeAlias = Callable[[int], FloorMessage | None]
 """The message with a sequence number."""
 
 _NUMBERS_PER_OUTPUT: Final = 2  # a trade is one event for its buyer and one for its seller

@@ -24,9 +24,22 @@ from fairtape.core.spans import blocks
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
 from fairtape.exchange.order_handling import FloorAccount
-from fairtape.exchange.orders import CASH, BadOrder, Cancel, NewOrder, OrderType, Replace, Side
+from fairtape.exchange.orders import (
+    CANCEL_KIND,
+    CASH,
+    NEW_ORDER_KIND,
+    REPLACE_KIND,
+    BadOrder,
+    Cancel,
+    FloorMessage,
+    NewOrder,
+    OrderType,
+    Replace,
+    Side,
+    decode,
+    encode,
+)
 from fairtape.exchange.outputs import Output
 from fairtape.gateway.core.blotter import Blotter
 from fairtape.gateway.core.events import Answer, Cause, OrderEvent
@@ -370,7 +383,7 @@ def _own_numbers(ordered: Ordered, me: int) -> Iterator[int]:
                     yield _NUMBER.unpack_from(payload, _NUMBER_AT)[0]
 
 
-def _message_at(ordered: Ordered, wanted: int) -> Message | None:
+def _message_at(ordered: Ordered, wanted: int) -> FloorMessage | None:
     """The message with a sequence number."""
     for number, _, body, count in _bodies(ordered):
         if number <= wanted < number + count:

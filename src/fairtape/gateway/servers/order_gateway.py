@@ -10,8 +10,7 @@ from typing import Protocol
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
-from fairtape.exchange.order_codec import decode
-from fairtape.exchange.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.orders import Cancel, NewOrder, Replace, decode
 from fairtape.gateway.core.events import Answer, OrderEvent
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.storage.accounts import TradingAccounts
