@@ -12,8 +12,8 @@ from sqlalchemy import text
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.exchange.floor import Floor
+from fairtape.exchange.ledger import AccountBalance, Bookkeeper, TransferBatch
 from fairtape.exchange.orders import CASH, FloorMessage, Funding
-from fairtape.exchange.transfers import AccountBalance, Bookkeeper, TransferBatch
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.exchange.floor_values import Script, fixed
 

@@ -22,9 +22,9 @@ from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.exchange.floor import Floor
+from fairtape.exchange.ledger import Bookkeeper
 from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side, encode
 from fairtape.exchange.rules import Continuous
-from fairtape.exchange.transfers import Bookkeeper
 from fairtape.formats.fix.codec import FixStream
 from fairtape.formats.fix.order_messages import (
     ExecType,

@@ -5,6 +5,6 @@
 - `order_handling`: accounts, reservations, and trades from execution to commit
 - `market`, `book`: one market, and its open orders
 - `rules`: the rules that a market may trade under, as values; `matching`, `auctions`: the same as functions on a book
-- `ledger`, `transfers`: balances, and the transfers that add up to them
+- `ledger`: balances, and the transfers that add up to them
 - `outputs`: what a floor reports, equal at every replica
 """

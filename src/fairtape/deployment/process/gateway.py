@@ -26,8 +26,8 @@ from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.ring_plan import SourceConfig
 from fairtape.deployment.status import EndedStatus, GatewayStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
+from fairtape.exchange.ledger import Bookkeeper, TransferBatch
 from fairtape.exchange.orders import Pulse, encode
-from fairtape.exchange.transfers import Bookkeeper, TransferBatch
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.servers.authenticator import Authenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
