@@ -20,7 +20,6 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.orders import TradeReport, decode, encode
 from fairtape.exchange.outputs import (
-    Broken,
     Cancelled,
     Committed,
     Evidence,
@@ -31,6 +30,7 @@ from fairtape.exchange.outputs import (
     Printed,
     Rejected,
     Replaced,
+    SequenceBroken,
     Sequenced,
     TentativeFill,
     Voided,
@@ -65,7 +65,7 @@ _COUNTED: Final[Mapping[type[Output], str]] = {
     Committed: "trades committed",
     Printed: "trades printed",
     Voided: "trades void",
-    Broken: "breaks",
+    SequenceBroken: "breaks",
     Evidence: "accusations",
     Funded: "fundings",
     MarketChanged: "market changes",

@@ -7,9 +7,8 @@ from typing import Any, Final
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Fill, Order
-from fairtape.exchange.floor import Floor
+from fairtape.exchange.floor import Floor, FloorLimits
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_handling import FloorLimits
 from fairtape.exchange.orders import (
     CASH,
     Action,

@@ -3,8 +3,7 @@
 import pytest
 
 from fairtape.core.instants import SECOND
-from fairtape.exchange.floor import Floor, OutOfOrder
-from fairtape.exchange.order_handling import FloorLimits
+from fairtape.exchange.floor import Floor, FloorLimits, OutOfOrder
 from fairtape.exchange.orders import CASH, Action, Funding, Pulse, SelfTrade, TimeInForce, TradeReport, encode
 from fairtape.exchange.outputs import (
     Cancelled,

@@ -143,7 +143,7 @@ def test_a_reader_that_goes_on_with_another_site_after_a_break_is_rebuilt(tmp_pa
         assert reader.floor.trade_count == 2
         following.follow(2)
         outputs = [output for step in reader.steps() for output in step.outputs]
-        assert kinds(outputs) == ["Broken", "Voided", "Sequenced"]
+        assert kinds(outputs) == ["SequenceBroken", "Voided", "Sequenced"]
         assert (reader.floor.trade_count, reader.floor.token) == (1, kept.token + 1)
         reader.close()
 

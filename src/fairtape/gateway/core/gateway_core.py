@@ -22,9 +22,8 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
 from fairtape.core.token_bucket import TokenBucket
-from fairtape.exchange.floor import Floor
+from fairtape.exchange.floor import Floor, FloorAccount
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_handling import FloorAccount
 from fairtape.exchange.orders import (
     CANCEL_KIND,
     CASH,
