@@ -9,8 +9,7 @@ from fairtape.core.effects import Ordered, Span
 from fairtape.exchange.floor import Floor
 from fairtape.exchange.orders import CASH, Funding, OpenMarket, Pulse, encode
 from fairtape.exchange.rules import Continuous
-from fairtape.gateway.core.gateway_core import GatewayCore
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayCore, GatewayLimits
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.order_log import OrderLog

@@ -16,8 +16,8 @@ from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, writ
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
-from fairtape.gateway.session.store import MemoryFixStore
 from unit.gateway.fix_world import SECRET, authenticate, fields, order, report
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 
 class Market:

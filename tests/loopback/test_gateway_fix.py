@@ -10,17 +10,17 @@ from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import Cancel, Funding, encode
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
-from fairtape.gateway.core.limits import GatewayLimits
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.core.gateway_core import GatewayLimits
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_orders import FixOrders, last_reported
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import Disconnect, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
-from fairtape.gateway.session.store import MemoryFixStore
+from fairtape.gateway.session.fix_session import FixOptions, FixRole, FixSession
 from fairtape.market.prices import ONE
 from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 
 class Engine:
@@ -99,7 +99,7 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixSt
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
         gateway, authenticator = (
             sequence.gateway(101, accounts, limits=limits),
-            Authenticator(accounts, now=time.time_ns),
+            LoginAuthenticator(accounts, now=time.time_ns),
         )
         stores: dict[str, MemoryFixStore] = {}
         acceptor = FixAcceptor(

@@ -38,7 +38,7 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     write,
 )
-from fairtape.gateway.session.session import compose, header
+from fairtape.gateway.session.fix_session import compose, header
 from fairtape.market.prices import FIXED_MAX, ONE
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages

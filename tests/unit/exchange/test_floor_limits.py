@@ -8,7 +8,7 @@ from fairtape.exchange.market import flaw_of
 from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce, encode
 from fairtape.exchange.outputs import Cancelled, TentativeFill
 from fairtape.exchange.rules import CallAuction, Continuous
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import FIXED_MAX, ONE
 from unit.exchange.floor_values import OPERATOR, fixed, scripted_floor, the_rejection
 from unit.gateway.gateway_values import NOW, Sequence, buy, gateway_of, replace

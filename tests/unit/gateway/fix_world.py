@@ -17,8 +17,8 @@ from fairtape.formats.fix.order_messages import (
     read,
 )
 from fairtape.gateway.session.effects import Disconnect, Received, SessionEffect, SessionEvent, Transmit
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState
-from fairtape.gateway.session.store import MemoryFixStore
+from fairtape.gateway.session.fix_session import FixOptions, FixRole, FixSession, FixState
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 START: Instant = 1_700_000_000 * SECOND
 SECRET = "open sesame"  # noqa: S105 - protects nothing

@@ -10,8 +10,7 @@ from fairtape.exchange.floor import Floor
 from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side, encode
 from fairtape.exchange.rules import Continuous
 from fairtape.gateway.core.events import OrderEvent
-from fairtape.gateway.core.gateway_core import GatewayCore
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayCore, GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 from unit.exchange.floor_values import fixed

@@ -4,7 +4,7 @@ from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import Side, encode
 from fairtape.gateway.core.events import Asked, Cause, EventKind
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import fixed
 from unit.gateway.gateway_values import NOW, Sequence, buy, cancel, gateway_of, kinds, order, replace, sell

@@ -15,7 +15,7 @@ from fairtape.deployment.config.description import (
 )
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.process.local_cluster import floor_names
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.gateway.servers.streams import server_context
 from fairtape.market.prices import ONE
 

@@ -19,7 +19,7 @@ from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, T
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.gateway.core.limits import GatewayLimits
+from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role

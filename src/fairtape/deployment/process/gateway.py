@@ -29,7 +29,7 @@ from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.ledger import Bookkeeper, TransferBatch
 from fairtape.exchange.orders import Pulse, encode
 from fairtape.gateway.core.gateway_core import GatewayCore
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.native_server import NativeServer
@@ -37,7 +37,7 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.fix_session import FixStore
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
@@ -105,7 +105,7 @@ class GatewayProcess:
             order_log = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
-            self._authenticator = Authenticator(self._accounts, now=self._now)
+            self._authenticator = LoginAuthenticator(self._accounts, now=self._now)
             opening.callback(self._authenticator.close)
             self._failover = SiteFailover(deployment, clock=self._source.clock)
             self._follower = self._new_follower()

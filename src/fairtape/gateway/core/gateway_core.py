@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.core.instants import Instant
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.core.spans import blocks
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.exchange.floor import Floor, FloorAccount
@@ -42,10 +42,22 @@ from fairtape.exchange.orders import (
 from fairtape.exchange.outputs import Output
 from fairtape.gateway.core.blotter import Blotter
 from fairtape.gateway.core.events import Answer, Cause, OrderEvent
-from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE, Price, format_fixed, format_sum
 from fairtape.market.symbols import Symbol
 from fairtape.wire.blocks import unpack_messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayLimits:
+    """Limits of one account at one gateway, so that no account disturbs the others."""
+
+    requests_per_s: int = 1_000
+    burst_period: Duration = 1 * SECOND
+    open_orders_max: int = 1_000
+    notional_max: int = 1_000_000_000 * ONE  # value of all open orders, at their limits
+    pending_max: int = 100_000  # requests of all accounts without an answer
+    account_pending_max: int = 10_000
+    accounts_max: int = 100_000  # accounts whose rates are tracked
 
 
 @dataclass(frozen=True, slots=True)

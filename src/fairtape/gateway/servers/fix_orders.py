@@ -22,7 +22,7 @@ from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderE
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.fix_session import FixStore
 
 VENUE: Final = "FLOOR"  # the only valid ExDestination
 CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels without a report

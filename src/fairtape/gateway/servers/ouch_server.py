@@ -22,7 +22,7 @@ from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
 from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamWriter
 from fairtape.market.prices import ONE
@@ -195,7 +195,7 @@ class OuchOutbox:
 class OuchServer:
     """The OUCH server of one gateway, and its sessions."""
 
-    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+    def __init__(self, gateway: OrderGateway, authenticator: LoginAuthenticator) -> None:
         self.gateway = gateway
         self.authenticator = authenticator
         self.session = str(gateway.now() // SECOND % _SESSION_SPAN)

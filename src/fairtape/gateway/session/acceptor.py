@@ -24,8 +24,7 @@ from fairtape.gateway.session.effects import (
     Received,
     Transmit,
 )
-from fairtape.gateway.session.session import Authenticate, FixOptions, FixRole, FixSession, FixState
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.fix_session import Authenticate, FixOptions, FixRole, FixSession, FixState, FixStore
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000

@@ -15,7 +15,7 @@ itself are never resent but covered by gap fills: an old heartbeat is useless, a
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.formats.fix.admin_messages import (
@@ -60,10 +60,38 @@ from fairtape.gateway.session.effects import (
     SessionEffect,
     Transmit,
 )
-from fairtape.gateway.session.store import FixStore
 
 Authenticate: TypeAlias = Callable[[str, str, str], str | None]
 """Takes a client's CompID, user name and password; returns why the logon is refused, or None."""
+
+
+class FixStore(Protocol):
+    """The persistent state of one session: its two numbers, and the messages it sent.
+
+    A session outlives its connections, and should outlive its process. The session calls its store within a turn; the
+    driver makes the store durable before it writes to the network, so a number that was seen outside is never used
+    again for another message.
+    """
+
+    @property
+    def next_in(self) -> int:
+        """The number expected from the other side."""
+
+    @property
+    def next_out(self) -> int:
+        """The number of the next message to send."""
+
+    def expect(self, number: int) -> None:
+        """Set the number expected next."""
+
+    def sent(self, octets: bytes | None) -> None:
+        """Use the next number: for a message that may be resent, or (None) for a session message."""
+
+    def kept(self, first: int, last: int) -> Iterable[tuple[int, bytes]]:
+        """The stored messages with these numbers, in order."""
+
+    def reset(self) -> None:
+        """Forget everything: both sides start at 1."""
 
 
 class FixRole(Enum):
