@@ -207,14 +207,6 @@ class Book:
             self.remove(order)
 
     @property
-    def best_bid(self) -> Price | None:
-        return self.bids.keys[-1] if self.bids.keys else None
-
-    @property
-    def best_ask(self) -> Price | None:
-        return -self.asks.keys[-1] if self.asks.keys else None
-
-    @property
     def is_crossed(self) -> bool:
         """Whether a bid and an offer overlap, as they may during an auction."""
         return bool(self.bids.keys and self.asks.keys) and self.bids.keys[-1] + self.asks.keys[-1] >= 0

@@ -253,8 +253,6 @@ FUNDING_KIND: Final = 0x46  # F
 PULSE_KIND: Final = 0x50  # P
 TRADE_REPORT_KIND: Final = 0x52  # R
 FLOOR_VERSION: Final = 1
-GATEWAY_MAX: Final = (1 << 32) - 1
-NUMBER_MAX: Final = (1 << 64) - 1
 
 FloorMessage: TypeAlias = NewOrder | Cancel | Replace | OpenMarket | Control | Funding | Pulse | TradeReport
 

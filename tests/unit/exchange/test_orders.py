@@ -12,8 +12,6 @@ from fairtape.exchange.orders import (
     CASH,
     CLIENT_ID_MAX,
     FLOOR_KINDS,
-    GATEWAY_MAX,
-    NUMBER_MAX,
     Action,
     BadOrder,
     Cancel,
@@ -58,6 +56,8 @@ def names(size_max: int) -> st.SearchStrategy[str]:
 
 amounts = st.integers(1, FIXED_MAX)
 instants = st.integers(0, FIXED_MAX)
+GATEWAY_MAX = (1 << 32) - 1
+NUMBER_MAX = (1 << 64) - 1
 head: dict[str, Any] = {"gateway": st.integers(0, GATEWAY_MAX), "gateway_number": st.integers(0, NUMBER_MAX)}
 accounts, clients, symbols = names(ACCOUNT_MAX), names(CLIENT_ID_MAX), names(SYMBOL_MAX)
 

@@ -374,14 +374,6 @@ class Customer:
         self._announced = max(self._announced, plan.version)
         self._open(plan.version, breaks if joins else 0, tuple(stripes), now, starts=(starts or {}) if joins else None)
 
-    def change_servers(self, servers: Sequence[Address]) -> None:
-        """Ask other servers from now on, such as after a reformation."""
-        self._servers, self._server = tuple(servers), 0
-        for edition in self._editions:
-            for receiver in edition.receivers.values():
-                receiver.can_ask = bool(self._servers)
-            self._schedule_all(edition)
-
     def receive(self, datagram: bytes, now: Instant, *, feed: str = REPAIR) -> None:
         """Take one datagram of a feed or of a server. Never raises, whatever the bytes."""
         try:

@@ -86,7 +86,6 @@ UNLISTED_MAX: Final = 1 << 16  # symbols without a listing whose stripe is cache
 _U32_MAX: Final = (1 << 32) - 1
 _HEAD: Final = np.uint64(TRADE_KIND | TRADE_VERSION << 8)
 _HEAD_MASK: Final = np.uint64(0xFFFFFFFF & ~(FLAGS_ALLOWED << 16))
-_FLAGS_SHIFT: Final = np.uint64(16)
 
 _TOP: Final = [("length", ">u2"), ("letter", "S1"), ("locate", ">u2"), ("tracking", ">u2"), ("upper", ">u2")]
 NARROW_TRADE: Final = np.dtype(
