@@ -26,7 +26,7 @@ from fairtape.exchange.orders import (
     encode,
 )
 from fairtape.exchange.outputs import Execution
-from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
+from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
 from fairtape.market.notices import Cancel as CancelNotice
 from fairtape.market.notices import Correction, Notice, Status, VenueStatus, encode_notice
@@ -93,7 +93,9 @@ def native() -> Iterator[tuple[str, str]]:
     event = OrderEvent(
         8, 5, EventKind.FILLED, "ALICE", "order-2", 17, "order-1", "IBM", Side.SELL, OrderType.STOP_LIMIT
     )
-    event = event._replace(price=10**9, quantity=5 * 10**9, spent=10**30, asked=Asked.REPLACE, reason="why", at=AT)
+    event = event._replace(
+        price=10**9, quantity=5 * 10**9, spent=10**30, asked=RequestKind.REPLACE, reason="why", at=AT
+    )
     for kind in EventKind:
         yield f"event {kind.value}", encode_line(event_fields(event._replace(kind=kind))).decode()
 

@@ -18,9 +18,9 @@ from fairtape.edge.protocol.customer import (
     StripeReformation,
     StripeStale,
 )
-from fairtape.edge.protocol.effects import Grade, RepairRefused
+from fairtape.edge.protocol.effects import RepairRefused
 from fairtape.edge.protocol.remulticast import RemulticastOptions
-from fairtape.edge.protocol.retransmitter import RetransmitterOptions
+from fairtape.edge.protocol.retransmitter import Grade, RetransmitterOptions
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request

@@ -11,7 +11,6 @@ from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.archive import MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.effects import (
     EdgeEffect,
-    Grade,
     RefusalReason,
     RepairRefused,
     SendMulticast,
@@ -19,6 +18,7 @@ from fairtape.edge.protocol.effects import (
 )
 from fairtape.edge.protocol.retransmitter import (
     CustomerAccounts,
+    Grade,
     RepairRequest,
     Retransmitter,
     RetransmitterOptions,

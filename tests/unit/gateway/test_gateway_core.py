@@ -3,7 +3,7 @@
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import Side, encode
-from fairtape.gateway.core.events import Asked, Cause, EventKind
+from fairtape.gateway.core.events import Cause, EventKind, RequestKind
 from fairtape.gateway.core.gateway_core import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import fixed
@@ -62,7 +62,7 @@ def test_the_same_funds_through_two_gateways_at_once_are_spent_once() -> None:
     sequence.next_token()
     one, other = sequence.new_events()
     assert (one.client_id, one.kind) == ("a1", EventKind.SEQUENCED)
-    assert (other.client_id, other.kind, other.asked) == ("a2", EventKind.REJECTED, Asked.ORDER)
+    assert (other.client_id, other.kind, other.asked) == ("a2", EventKind.REJECTED, RequestKind.ORDER)
     assert other.reason == "1000 of cash is available; the order may cost more"
     assert not other.stands
     assert len(set(state(sequence))) == 1

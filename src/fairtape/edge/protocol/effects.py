@@ -10,13 +10,6 @@ from fairtape.formats.moldudp64 import MoldRequest
 from fairtape.market.stripes import Endpoint
 
 
-class Grade(Enum):
-    """The two grades of service. TRMP 2001 §4.1."""
-
-    BEST_EFFORT = "best effort"  # repairs while there is capacity
-    GUARANTEED = "guaranteed"  # repairs are queued first, and refusals are reported
-
-
 @dataclass(slots=True)
 class SendMulticast:
     """Send these datagrams, in this order, to a group."""

@@ -14,6 +14,7 @@ somewhere. Only released messages are served, because the archive holds no other
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
 from fairtape.core.addresses import Address
@@ -22,7 +23,6 @@ from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
 from fairtape.edge.protocol.effects import (
     EdgeEffect,
-    Grade,
     RefusalReason,
     RepairRefused,
     SendMulticast,
@@ -33,6 +33,13 @@ from fairtape.edge.status import RetransmitterCounts
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
 from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, StripePlan
+
+
+class Grade(Enum):
+    """The two grades of service. TRMP 2001 §4.1."""
+
+    BEST_EFFORT = "best effort"  # repairs while there is capacity
+    GUARANTEED = "guaranteed"  # repairs are queued first, and refusals are reported
 
 
 class RepairRequest(NamedTuple):

@@ -21,13 +21,12 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import (
     EdgeEffect,
-    Grade,
     RepairRefused,
     SendMulticast,
     SendUnicast,
 )
 from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
-from fairtape.edge.protocol.retransmitter import Retransmitter
+from fairtape.edge.protocol.retransmitter import Grade, Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.edge.status import RetransmitStatus

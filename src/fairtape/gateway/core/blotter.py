@@ -26,7 +26,7 @@ from fairtape.exchange.outputs import (
     TentativeFill,
     Voided,
 )
-from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
+from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.market.prices import ONE, Price, Quantity
 from fairtape.market.symbols import Symbol
 
@@ -245,18 +245,18 @@ class Blotter:
         request = requests(output.number)
         if request is None or getattr(request, "gateway", output.source) != output.source:
             return  # a request that another source replayed does not concern the account
-        asked, about = Asked.OTHER, output.client_id
+        asked, about = RequestKind.OTHER, output.client_id
         event = OrderEvent(
             self.era, _NUMBERS_PER_OUTPUT * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
         )
         match request:
             case NewOrder(symbol=symbol, side=side, price=price, quantity=quantity):
-                asked = Asked.ORDER
+                asked = RequestKind.ORDER
                 event = event._replace(symbol=symbol, side=side, price=price, quantity=quantity)
             case Cancel():
-                asked = Asked.CANCEL
+                asked = RequestKind.CANCEL
             case Replace(order_id=order_id):
-                asked, about = Asked.REPLACE, order_id
+                asked, about = RequestKind.REPLACE, order_id
         stands = (output.account, output.client_id) in self._numbers
         self._record(event._replace(previous_id=about, asked=asked, stands=stands, reason=output.reason))
 

@@ -21,7 +21,7 @@ from fairtape.exchange.orders import Cancel, NewOrder, OpenMarket, OrderType, Re
 from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
-from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
+from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamWriter
@@ -121,9 +121,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
             return ouch.BrokenTrade(at, event.client_id, event.trade_id, "S")
         case EventKind.CANCELLED:
             return ouch.Canceled(at, event.client_id, _shares(event.last_quantity), _cancel_reason(event))
-        case EventKind.REJECTED if event.asked is Asked.ORDER and not event.stands:
+        case EventKind.REJECTED if event.asked is RequestKind.ORDER and not event.stands:
             return ouch.Rejected(at, event.client_id, OTHER)
-        case EventKind.REJECTED if event.asked in (Asked.CANCEL, Asked.REPLACE):
+        case EventKind.REJECTED if event.asked in (RequestKind.CANCEL, RequestKind.REPLACE):
             return ouch.CancelReject(at, event.previous_id)
     return None
 
