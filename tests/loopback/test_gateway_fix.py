@@ -16,7 +16,7 @@ from fairtape.gateway.servers.fix_orders import FixOrders, last_reported
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import Disconnect, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
+from fairtape.gateway.session.effects import Disconnect, FixEffect, LoggedOff, LoggedOn, Received, Transmit
 from fairtape.gateway.session.fix_session import FixOptions, FixRole, FixSession
 from fairtape.market.prices import ONE
 from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
@@ -31,7 +31,7 @@ class Engine:
             accepts=frozenset({b"8", b"9"}), username=name, password=password, heartbeat_period=30 * SECOND
         )
         self._session = FixSession(name, "FAIRTAPE", store or MemoryFixStore(), role=FixRole.INITIATOR, options=options)
-        self._effects: list[SessionEffect] = []
+        self._effects: list[FixEffect] = []
 
     async def connect(self, port: int) -> "Engine":
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
@@ -46,7 +46,7 @@ class Engine:
     def hang_up(self) -> None:
         self._writer.close()
 
-    async def next(self) -> SessionEffect:
+    async def next(self) -> FixEffect:
         """The next effect in the session."""
         while not self._effects:
             octets = await self._reader.read(4_096)

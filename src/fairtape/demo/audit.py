@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fairtape.demo.customers import CustomerReport, RegionReports
 from fairtape.demo.world import EdgePlan
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import Step, StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import StripeMessages, StripeSequencer, StripeStep
 from fairtape.formats.framing import unframe
 from fairtape.journal import FormationChanged, JournalReader
 
@@ -53,7 +53,7 @@ def _released(plan: EdgePlan, journal: Path) -> dict[int, tuple[int, bytes]]:
     return {number: (count, made.digest()) for number, count, made in zip(numbers, counts, digests, strict=True)}
 
 
-def _add(steps: Sequence[Step], counts: list[int], digests: list[Any]) -> None:
+def _add(steps: Sequence[StripeStep], counts: list[int], digests: list[Any]) -> None:
     for step in steps:
         if isinstance(step, StripeMessages):
             counts[step.stripe] += step.count

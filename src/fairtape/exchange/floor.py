@@ -57,9 +57,9 @@ from fairtape.exchange.outputs import (
     Committed,
     Evidence,
     Execution,
+    FloorOutput,
     Funded,
     MarketChanged,
-    Output,
     Printed,
     Rejected,
     Replaced,
@@ -74,7 +74,7 @@ from fairtape.market.symbols import Symbol
 from fairtape.market.trades import TRADE_KIND
 from fairtape.wire.blocks import unpack_messages
 
-Request: TypeAlias = NewOrder | Cancel | Replace | OpenMarket | Control | Funding
+FloorRequest: TypeAlias = NewOrder | Cancel | Replace | OpenMarket | Control | Funding
 
 _TICKER: Final = bytes([TRADE_KIND])
 
@@ -193,7 +193,7 @@ class OrderHandler:
         self.ledger = Ledger(accounts_max=limits.accounts_max, assets_max=limits.symbols_max)
         self.accounts: dict[str, FloorAccount] = {}
         self.markets: dict[Symbol, Market] = {}
-        self.outputs: list[Output] = []
+        self.outputs: list[FloorOutput] = []
         self.number = 0  # sequence number of the message that is being applied
         self.token = 0  # the token that is being applied, and its instant
         self.at: Instant = 0
@@ -446,7 +446,7 @@ class Floor:
 
     # Input.
 
-    def apply(self, ordered: Ordered) -> list[Output]:
+    def apply(self, ordered: Ordered) -> list[FloorOutput]:
         """Apply Msg(e), and return what follows from it."""
         self._follow(ordered.token)
         self._enter(ordered)
@@ -462,7 +462,7 @@ class Floor:
         self._handler.trades.close(ordered.formation, ordered.token)
         return self._drain()
 
-    def pass_token(self, token: int, formation: int | None = None) -> list[Output]:
+    def pass_token(self, token: int, formation: int | None = None) -> list[FloorOutput]:
         """A token without messages has passed: trades may commit earlier. Calling this is optional.
 
         A token of a formation that has delivered nothing yet is ignored here: `TradeBook.commit` says why.
@@ -472,7 +472,7 @@ class Floor:
             self._commit(token)
         return self._drain()
 
-    def on_formation(self, change: FormationChange) -> list[Output]:
+    def on_formation(self, change: FormationChange) -> list[FloorOutput]:
         """A new formation takes over. Only a Break has consequences."""
         if not change.broken:
             return []
@@ -545,7 +545,7 @@ class Floor:
             self._handler.outputs.append(Committed(trade, token))
             self._handler.outputs.append(Printed(trade, self._venue))
 
-    def _drain(self) -> list[Output]:
+    def _drain(self) -> list[FloorOutput]:
         outputs, self._handler.outputs = self._handler.outputs, []
         return outputs
 
@@ -568,7 +568,7 @@ class Floor:
             if reason is not None:
                 self._reject(source, message, reason)
 
-    def _reject(self, source: int, message: Request, reason: str) -> None:
+    def _reject(self, source: int, message: FloorRequest, reason: str) -> None:
         account = "" if isinstance(message, OpenMarket | Control) else message.account
         client_id = message.client_id if isinstance(message, NewOrder | Replace) else ""
         if isinstance(message, Cancel):
@@ -589,7 +589,7 @@ class Floor:
         self._gateways[source] = number
         return None
 
-    def _apply_request(self, source: int, message: Request) -> str | None:
+    def _apply_request(self, source: int, message: FloorRequest) -> str | None:
         """Carry out a request, or return why not."""
         if isinstance(message, NewOrder):
             return self._handler.enter(source, message)
@@ -712,10 +712,10 @@ class Replica:
         for ordered in self._released():
             self.floor.apply(ordered)
 
-    def deliver(self, ordered: Ordered) -> list[Output]:
+    def deliver(self, ordered: Ordered) -> list[FloorOutput]:
         return self.floor.apply(ordered)
 
-    def on_formation(self, change: FormationChange) -> list[Output]:
+    def on_formation(self, change: FormationChange) -> list[FloorOutput]:
         """The site has recorded a new formation."""
         lost = change.token <= self.floor.token
         outputs = self.floor.on_formation(replace(change, broken=True) if lost else change)

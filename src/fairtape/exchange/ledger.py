@@ -22,8 +22,8 @@ from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
     Execution,
+    FloorOutput,
     Funded,
-    Output,
     Replaced,
     Sequenced,
     TentativeFill,
@@ -260,7 +260,7 @@ class Bookkeeper:
         self._ledger = ledger
         self._known: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def keep(self, outputs: Iterable[Output], *, token: int, sequence: int) -> TransferBatch:
+    def keep(self, outputs: Iterable[FloorOutput], *, token: int, sequence: int) -> TransferBatch:
         """The batch of a token, after the floor has applied it."""
         batch = TransferBatch(token, sequence)
         touched: dict[str, None] = {}

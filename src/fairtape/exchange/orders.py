@@ -195,11 +195,11 @@ BATCH_AUCTION: Final = 3
 SECOND_PRICE: Final = 4
 DUTCH_CLOCK: Final = 5
 
-Options: TypeAlias = tuple[int, int, int]
-Parameters: TypeAlias = tuple[int, int, int, int]
+RuleOptions: TypeAlias = tuple[int, int, int]
+RuleParameters: TypeAlias = tuple[int, int, int, int]
 
 
-def rule_fields(rule: Rule) -> tuple[Options, Parameters]:
+def rule_fields(rule: Rule) -> tuple[RuleOptions, RuleParameters]:
     """A rule as the option bytes and numbers of a message."""
     match rule:
         case Continuous():
@@ -214,7 +214,7 @@ def rule_fields(rule: Rule) -> tuple[Options, Parameters]:
             return (DUTCH_CLOCK, 0, 0), (rule.start, rule.decrement, rule.step_period, rule.rewind)
 
 
-def rule_of(options: Options, parameters: Parameters) -> Rule:
+def rule_of(options: RuleOptions, parameters: RuleParameters) -> Rule:
     """The rule in these fields. Raises `BadRule` for fields that `rule_fields` does not produce."""
     rule = _read(options, parameters)
     if rule_fields(rule) != (options, parameters):
@@ -222,7 +222,7 @@ def rule_of(options: Options, parameters: Parameters) -> Rule:
     return rule
 
 
-def _read(options: Options, parameters: Parameters) -> Rule:
+def _read(options: RuleOptions, parameters: RuleParameters) -> Rule:
     kind, first, second = options
     try:
         match kind:

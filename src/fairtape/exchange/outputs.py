@@ -174,7 +174,7 @@ class MarketChanged:
     what: str
 
 
-Output: TypeAlias = (
+FloorOutput: TypeAlias = (
     Sequenced
     | Replaced
     | Cancelled

@@ -24,9 +24,9 @@ from fairtape.exchange.outputs import (
     Committed,
     Evidence,
     Execution,
+    FloorOutput,
     Funded,
     MarketChanged,
-    Output,
     Printed,
     Rejected,
     Replaced,
@@ -56,7 +56,7 @@ OPENING: Final = EPOCH + 100 * MILLISECOND
 OPERATOR_PERIOD: Final = 150 * MILLISECOND
 TURNS_MAX: Final = 2_000_000  # events of one world: twice as many nodes as without a floor
 
-_COUNTED: Final[Mapping[type[Output], str]] = {
+_COUNTED: Final[Mapping[type[FloorOutput], str]] = {
     Sequenced: "orders taken",
     Replaced: "orders replaced",
     Cancelled: "orders cancelled",
@@ -158,7 +158,7 @@ class FloorReplicas(Observer):
         self.counts["reports"] += 1
         world.at(world.now, partial(self._cluster.publish, self._arbiters[node], [payload]))
 
-    def _check_outputs(self, node: NodeId, place: Place, outputs: list[Output]) -> None:
+    def _check_outputs(self, node: NodeId, place: Place, outputs: list[FloorOutput]) -> None:
         for output in outputs:
             self.counts[_COUNTED[type(output)]] += 1
             match output:

@@ -27,9 +27,9 @@ from fairtape.edge.protocol.stripe_sequencer import (
     MESSAGE_MAX,
     SessionClosed,
     SessionOpened,
-    Step,
     StripeMessages,
     StripeSequencer,
+    StripeStep,
 )
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
@@ -53,7 +53,7 @@ def fresh() -> StripeSequencer:
     return StripeSequencer(StripePosition.fresh(edition()))
 
 
-def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
+def sessions_of(steps: Sequence[StripeStep]) -> dict[str, list[bytes]]:
     """The messages of every session; asserts that they are numbered from 1 on without a hole."""
     found: dict[str, list[bytes]] = {}
     for step in steps:
@@ -102,7 +102,7 @@ def test_it_does_not_matter_when_changes_become_known(early: int, late: int, pla
     orders = tokens(8, 3)
     at = orders[5].sequence
 
-    def play(turn_told: int, plan_told: int) -> list[Step]:
+    def play(turn_told: int, plan_told: int) -> list[StripeStep]:
         sequencer = fresh()
         steps = sequencer.begin()
         for position, ordered in enumerate(orders):
@@ -207,7 +207,7 @@ def test_fragments_of_long_messages_are_carried_unchanged(message: bytes) -> Non
     assert {decode_opaque(part).source for part in found} == {7}
 
 
-def sessions_of_opaque(steps: list[Step]) -> list[bytes]:
+def sessions_of_opaque(steps: list[StripeStep]) -> list[bytes]:
     return [
         m
         for step in steps

@@ -25,7 +25,7 @@ from fairtape.exchange.orders import (
     TimeInForce,
     encode,
 )
-from fairtape.exchange.outputs import Output, Rejected
+from fairtape.exchange.outputs import FloorOutput, Rejected
 from fairtape.exchange.rules import Continuous, Rule
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
@@ -182,7 +182,7 @@ class ScriptedFloor:
 
     def play(
         self, *messages: FloorMessage | bytes, source: int | None = None, at: Instant | None = None
-    ) -> list[Output]:
+    ) -> list[FloorOutput]:
         """Apply one token with these messages."""
         return self.floor.apply(self.script.ordered(*messages, source=source, at=at))
 
@@ -199,12 +199,12 @@ def scripted_floor(
     return scripted
 
 
-def kinds(outputs: Iterable[Output]) -> list[str]:
+def kinds(outputs: Iterable[FloorOutput]) -> list[str]:
     """The class names of outputs."""
     return [type(output).__name__ for output in outputs]
 
 
-def the_rejection(outputs: list[Output]) -> str:
+def the_rejection(outputs: list[FloorOutput]) -> str:
     """The reason of the only rejected request."""
     (rejected,) = [output for output in outputs if isinstance(output, Rejected)]
     return rejected.reason

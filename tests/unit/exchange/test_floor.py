@@ -8,7 +8,7 @@ from fairtape.exchange.orders import CASH, Action, Funding, Pulse, SelfTrade, Ti
 from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
-    Output,
+    FloorOutput,
     Printed,
     Replaced,
     Sequenced,
@@ -380,7 +380,7 @@ def test_a_market_order_without_a_bound_is_rejected_in_an_auction() -> None:
     assert "no rounds" in the_rejection(staged_and_uncrossed())
 
 
-def staged_and_uncrossed() -> list[Output]:
+def staged_and_uncrossed() -> list[FloorOutput]:
     scripted = scripted_floor()
     return scripted.play(scripted.script.control(Action.UNCROSS))
 

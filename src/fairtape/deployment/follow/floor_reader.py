@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.exchange.floor import Floor, Replica
-from fairtape.exchange.outputs import Output
+from fairtape.exchange.outputs import FloorOutput
 from fairtape.journal import JournalEntry, JournalFollower
 
 
@@ -19,7 +19,7 @@ class FloorStep:
     """One entry of the order, and the outputs of the floor."""
 
     entry: Ordered | FormationChange
-    outputs: list[Output]
+    outputs: list[FloorOutput]
 
 
 class FloorReader:

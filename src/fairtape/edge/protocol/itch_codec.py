@@ -107,7 +107,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StripeShare:
     """One stripe's messages of one token, each with its length prefix."""
 
     stripe: int  # its index among those of the core stripe
@@ -167,7 +167,7 @@ class ItchEncoder:
         """For each stripe the end of messages; nothing for the opaque stripe."""
         return [_stamped(token, since) for token in self._closing]
 
-    def encode(self, octets: bytes, numbers: Array) -> tuple[list[Share], list[int]]:
+    def encode(self, octets: bytes, numbers: Array) -> tuple[list[StripeShare], list[int]]:
         """Each stripe's share of these records, and the indexes of the records that are no trades."""
         trades: Trades = np.frombuffer(octets, TRADE_DTYPE)
         words = np.frombuffer(octets, "<u8").reshape(-1, TRADE_SIZE // 8)
@@ -224,7 +224,7 @@ class ItchEncoder:
             index = self._unlisted[symbol] = self._indexes[number]
         return index
 
-    def _shares(self, token: _Token, order: Array) -> Iterator[Share]:
+    def _shares(self, token: _Token, order: Array) -> Iterator[StripeShare]:
         """Cut the encoded messages, sorted by stripe, into shares."""
         narrow = token.narrow[order]
         narrow_bytes = self._encode_narrow(token, order[narrow]).tobytes()
@@ -239,9 +239,9 @@ class ItchEncoder:
             wide_end = wide_at + (count - narrow_count) * WIDE_TRADE.itemsize
             one, other = narrow_bytes[narrow_at:narrow_end], wide_bytes[wide_at:wide_end]
             if not one or not other:
-                yield Share(stripe, count, one or other, (NARROW_TRADE if one else WIDE_TRADE).itemsize - 2)
+                yield StripeShare(stripe, count, one or other, (NARROW_TRADE if one else WIDE_TRADE).itemsize - 2)
             else:
-                yield Share(stripe, count, _interleaved(one, other, kinds.tolist()), 0)
+                yield StripeShare(stripe, count, _interleaved(one, other, kinds.tolist()), 0)
             begin, narrow_at, wide_at = begin + count, narrow_end, wide_end
 
     def _encode_narrow(self, token: _Token, indexes: Array) -> Array:

@@ -24,7 +24,13 @@ from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
 from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import StripePosition
-from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import (
+    SessionClosed,
+    SessionOpened,
+    StripeMessages,
+    StripeSequencer,
+    StripeStep,
+)
 from fairtape.edge.status import RemulticastCounts
 from fairtape.formats.moldudp64 import bare, packets, session_field
 from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, Endpoint, StripePlan
@@ -212,7 +218,7 @@ class Remulticaster:
         effects, self._effects = self._effects, []
         return effects
 
-    def _apply(self, steps: list[Step], now: Instant) -> None:
+    def _apply(self, steps: list[StripeStep], now: Instant) -> None:
         for step in steps:
             if self._recent is not None:
                 self._recent.take(step, self._sequencer.at)

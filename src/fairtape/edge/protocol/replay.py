@@ -28,7 +28,7 @@ _RANGE: Final = struct.Struct(">cQ")
 _UNKNOWN_SESSION: Final = "S"
 _UNAUTHORISED: Final = "A"
 
-Authenticate: TypeAlias = Callable[[str, str], bool]
+PasswordCheck: TypeAlias = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class ReplayServer:
     """All connections of one server. Connections are numbered by the driver."""
 
     def __init__(
-        self, archive: MessageArchive, *, authenticate: Authenticate, options: ReplayOptions | None = None
+        self, archive: MessageArchive, *, authenticate: PasswordCheck, options: ReplayOptions | None = None
     ) -> None:
         self.counts = ReplayCounts()
         self._options = options or ReplayOptions()

@@ -28,7 +28,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.sessions import BadSession, Edition, SessionName, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
+from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, StripeStep
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_numbering import (
     EDGE_FOLDER,
@@ -228,7 +228,7 @@ class ReplayArchive:
         if position is not None:
             self._index.note(position)
 
-    def _store(self, steps: list[Step]) -> None:
+    def _store(self, steps: list[StripeStep]) -> None:
         for step in steps:
             if isinstance(step, SessionOpened):
                 self.plans[step.edition.plan.version] = step.edition.plan

@@ -25,7 +25,7 @@ from fairtape.edge.protocol.effects import (
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
+from fairtape.edge.protocol.replay import PasswordCheck, ReplayOptions, ReplayServer
 from fairtape.edge.protocol.retransmitter import Grade, Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
@@ -321,7 +321,7 @@ class RetransmitServer:
             self._retransmitter.receive(datagram, now, origin=origin)
 
 
-def authentication(customers: Path | None) -> Authenticate:
+def authentication(customers: Path | None) -> PasswordCheck:
     """Check logins against the names and passwords in a file; accept any login without a file."""
     if customers is None:
         return lambda _name, _password: True

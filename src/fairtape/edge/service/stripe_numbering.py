@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import Step, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer, StripeStep
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, version_of
 from fairtape.journal import JournalEntry, JournalReader
@@ -131,7 +131,7 @@ class StripeNumbering:
         self._settings = settings
         self._plan_store = plan_store
         self._sequencer: StripeSequencer | None = None
-        self._begun: list[Step] = []
+        self._begun: list[StripeStep] = []
         self._unopened: StripePosition | None = None  # a fresh position, until the first token
         if position is None and settings.first_plan:
             plan, _ = plan_store.by_version(settings.first_plan)
@@ -154,7 +154,7 @@ class StripeNumbering:
         """The timestamp of the last token."""
         return 0 if self._sequencer is None else self._sequencer.at
 
-    def begun(self) -> list[Step]:
+    def begun(self) -> list[StripeStep]:
         """The steps that open the sessions, returned once."""
         steps, self._begun = self._begun, []
         return steps
@@ -174,7 +174,7 @@ class StripeNumbering:
             plan, encoder = new_plan
             self._sequencer.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
-    def deliver(self, ordered: Ordered) -> list[Step]:
+    def deliver(self, ordered: Ordered) -> list[StripeStep]:
         steps = [] if self._sequencer is None else self._sequencer.deliver(ordered)
         if steps:
             self._unopened = None

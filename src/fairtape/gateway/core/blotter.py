@@ -18,8 +18,8 @@ from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
     Execution,
+    FloorOutput,
     Funded,
-    Output,
     Rejected,
     Replaced,
     Sequenced,
@@ -123,7 +123,7 @@ class Blotter:
 
     # Input.
 
-    def book(self, outputs: Iterable[Output], requests: Requests, at: Instant) -> None:
+    def book(self, outputs: Iterable[FloorOutput], requests: Requests, at: Instant) -> None:
         """Record the floor's outputs for a token."""
         for output in outputs:
             self._outputs += 1
@@ -154,7 +154,7 @@ class Blotter:
                         )
                     )
 
-    def apply_break(self, era: int, outputs: Iterable[Output]) -> None:
+    def apply_break(self, era: int, outputs: Iterable[FloorOutput]) -> None:
         """A Break: report void trades once, without event numbers, because other gateways may never have seen them."""
         self._breaks.append((era, self.last))
         self.era = era

@@ -39,7 +39,7 @@ from fairtape.exchange.orders import (
     decode,
     encode,
 )
-from fairtape.exchange.outputs import Output
+from fairtape.exchange.outputs import FloorOutput
 from fairtape.gateway.core.blotter import Blotter
 from fairtape.gateway.core.events import Answer, Cause, OrderEvent
 from fairtape.market.prices import ONE, Price, format_fixed, format_sum
@@ -164,7 +164,7 @@ class GatewayCore:
         self.limits = limits or GatewayLimits()
         self.blotter = blotter or Blotter(ceiling=self._ceiling)
         self.pending = PendingRequests()
-        self.outputs: list[Output] = []  # of the last token, for the bookkeeper
+        self.outputs: list[FloorOutput] = []  # of the last token, for the bookkeeper
         self.stale = False  # the floor, and this core with it, must be rebuilt from the journal
         self._scope = scope
         self._next_number = first_number

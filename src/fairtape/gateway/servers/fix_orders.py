@@ -21,7 +21,7 @@ from fairtape.formats.fix.dictionary import BusinessReason
 from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
-from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
+from fairtape.gateway.session.effects import FixEvent, LoggedOn, Received
 from fairtape.gateway.session.fix_session import FixStore
 
 VENUE: Final = "FLOOR"  # the only valid ExDestination
@@ -87,7 +87,7 @@ class FixOrders:
         except Unsupported as error:
             self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
+    def changed(self, client: str, event: FixEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
         """A client logged on or off. A new client gets events from now on."""
         if isinstance(event, LoggedOn):
             self._reported.setdefault(client, self._gateway.core.blotter.last)

@@ -53,11 +53,11 @@ from fairtape.formats.fix.fields import POSITIVE, TEXT, format_instant, parse_in
 from fairtape.formats.fix.order_messages import FROM_TRADERS, OrderEntry, write
 from fairtape.gateway.session.effects import (
     Disconnect,
+    FixEffect,
     LoggedOff,
     LoggedOn,
     MessageRejected,
     Received,
-    SessionEffect,
     Transmit,
 )
 
@@ -243,7 +243,7 @@ class FixSession:
         self._resend: tuple[int, int] | None = None  # first and last number to resend
         self._resent_at: Instant = NEVER  # instant of the last turn that resent something
         self._write_blocked = False  # the connection's write buffer is full
-        self._effects: list[SessionEffect] = []
+        self._effects: list[FixEffect] = []
 
     @property
     def counts(self) -> StreamCounts:
@@ -337,7 +337,7 @@ class FixSession:
             case _:
                 return NEVER
 
-    def drain(self) -> list[SessionEffect]:
+    def drain(self) -> list[FixEffect]:
         effects, self._effects = self._effects, []
         return effects
 
