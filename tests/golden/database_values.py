@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from fairtape.core.formation_log import Claim, Leadership, LogEntry, Record
-from fairtape.exchange.transfers import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
+from fairtape.exchange.ledger import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
 from fairtape.gateway.storage import accounts as logins
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.ring.membership.layout import encode_formation

@@ -7,9 +7,8 @@ from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.edge.protocol.archive import SessionExtent
 from fairtape.edge.protocol.effects import SendMulticast
 from fairtape.edge.protocol.remulticast import Remulticaster
-from fairtape.edge.protocol.session_marks import Begun, Over, Reformed, encode_mark, encode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.service import checkpoints, replay_archive
+from fairtape.edge.protocol.sessions import Begun, Edition, Over, Reformed, StripePosition, encode_mark, encode_opaque
+from fairtape.edge.service import replay_archive, stripe_numbering
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from fairtape.market.notices import encode_notice
@@ -64,11 +63,11 @@ def stripe_plan() -> Iterator[tuple[str, bytes | str]]:
 
 
 def edge_files(folder: Path) -> Iterator[tuple[str, bytes | str]]:
-    latest = checkpoints.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
-    fresh = checkpoints.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
+    latest = stripe_numbering.EdgeCheckpoint(StripePosition(THIRD, 44, (9, 8, 7), NOON, 9), 9, 40)
+    fresh = stripe_numbering.EdgeCheckpoint(StripePosition.fresh(FIRST), 0, 0)
     for name, checkpoint in (("latest", latest), ("fresh", fresh)):
-        path = checkpoints.checkpoint_path(folder, name)
-        checkpoints.save(path, checkpoint)
+        path = stripe_numbering.checkpoint_path(folder, name)
+        stripe_numbering.save_checkpoint(path, checkpoint)
         yield f"checkpoint {path.relative_to(folder).as_posix()}", path.read_text()
     sessions = [
         replay_archive.SessionExtents(
@@ -77,8 +76,8 @@ def edge_files(folder: Path) -> Iterator[tuple[str, bytes | str]]:
         for edition in (FIRST, SECOND, THIRD)
     ]
     positions = [StripePosition(FIRST, 10, (5, 4, 3), NOON, 7), StripePosition(SECOND, 25, (4, 4, 4), NOON + 25, 8)]
-    path = checkpoints.snapshot_path(folder, "latest")
-    replay_archive.save(path, replay_archive.ArchiveSnapshot(latest, sessions, positions, 8))
+    path = replay_archive.snapshot_path(folder, "latest")
+    replay_archive.save_snapshot(path, replay_archive.ArchiveSnapshot(latest, sessions, positions, 8))
     head, _, numbers = path.read_bytes().partition(b"\n")
     yield f"memory {path.relative_to(folder).as_posix()}, first line", head.decode()
     yield "memory, numbers", numbers
@@ -103,12 +102,12 @@ def edge_packets() -> Iterator[tuple[str, bytes | str]]:
         Trade(1 + place % 2, "IBM", place * 10**8, place * ONE, NOON + place, place, place % 4) for place in range(6)
     ]
     remulticaster.deliver(delivery(1, [*map(encode, listed), encode(UNLISTED)]), NOON)
-    remulticaster.turn(FormationChange(0, 8, 8, 8, False, b"", NOON + 8))
+    remulticaster.on_formation(FormationChange(0, 8, 8, 8, False, b"", NOON + 8))
     remulticaster.deliver(delivery(8, [*map(encode_notice, NOTICES.values()), b"no trade", b"x" * 3_000]), NOON)
-    remulticaster.turn(FormationChange(0, 9, 13, 13, False, b"", NOON + 13))
+    remulticaster.on_formation(FormationChange(0, 9, 13, 13, False, b"", NOON + 13))
     remulticaster.change_plan(plan(2), at_sequence=13, at=NOON + 13)
     remulticaster.deliver(delivery(13, [encode(listed[1])]), NOON)
-    remulticaster.turn(FormationChange(0, 10, 14, 14, True, b"", NOON + 14))
+    remulticaster.on_formation(FormationChange(0, 10, 14, 14, True, b"", NOON + 14))
     remulticaster.deliver(delivery(14, [encode(listed[2])]), NOON)
     remulticaster.wake(NOON + 10**9)
     remulticaster.end(NOON + 30, NOON + 2 * 10**9)

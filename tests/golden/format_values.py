@@ -7,7 +7,7 @@ from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.admin_messages import LOGON, Logon
 from fairtape.formats.fixed_layout import Number
 from fairtape.formats.itch import messages as itch
-from fairtape.gateway.session.session import compose, header, resent_messages
+from fairtape.gateway.session.fix_session import compose, header, resent_messages
 from golden.market_values import AT
 
 REPORT = fix.ExecutionReport(

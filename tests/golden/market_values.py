@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fairtape.exchange.order_codec import Message, encode
+from fairtape.exchange import rules
 from fairtape.exchange.orders import (
     Action,
     Cancel,
     Control,
+    FloorMessage,
     Funding,
     NewOrder,
     OpenMarket,
@@ -22,10 +23,10 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
     TradeReport,
+    encode,
 )
 from fairtape.exchange.outputs import Execution
-from fairtape.exchange.rules import values as rules
-from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
+from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
 from fairtape.market.notices import Cancel as CancelNotice
 from fairtape.market.notices import Correction, Notice, Status, VenueStatus, encode_notice
@@ -63,7 +64,7 @@ TRADE = Execution(1, 40, "IBM", 101 * 10**9, 10**9, 17, 18, "ALICE", "BOB", "ord
 
 
 def orders() -> Iterator[tuple[str, bytes]]:
-    messages: dict[str, Message] = {
+    messages: dict[str, FloorMessage] = {
         "limit order": LIMIT,
         "stop order": STOP,
         "cancel": CANCEL,
@@ -92,7 +93,9 @@ def native() -> Iterator[tuple[str, str]]:
     event = OrderEvent(
         8, 5, EventKind.FILLED, "ALICE", "order-2", 17, "order-1", "IBM", Side.SELL, OrderType.STOP_LIMIT
     )
-    event = event._replace(price=10**9, quantity=5 * 10**9, spent=10**30, asked=Asked.REPLACE, reason="why", at=AT)
+    event = event._replace(
+        price=10**9, quantity=5 * 10**9, spent=10**30, asked=RequestKind.REPLACE, reason="why", at=AT
+    )
     for kind in EventKind:
         yield f"event {kind.value}", encode_line(event_fields(event._replace(kind=kind))).decode()
 

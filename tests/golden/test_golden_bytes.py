@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairtape.exchange.order_codec import FLOOR_KINDS
+from fairtape.exchange.orders import FLOOR_KINDS
 from fairtape.wire.frames import Kind
 from golden import database_values, edge_values, file_values, format_values, market_values, ring_values
 

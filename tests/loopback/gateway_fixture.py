@@ -7,9 +7,8 @@ from pathlib import Path
 
 from fairtape.core.effects import Ordered, Span
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Funding, OpenMarket, Pulse
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.orders import CASH, Funding, OpenMarket, Pulse, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.gateway.servers.order_gateway import OrderGateway

@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from fairtape.client import Gap as TapeGap
-from fairtape.client import Skipped, Tape, Trade
+from fairtape.client import Gap, Skipped, Tape, Trade
 from fairtape.deployment.config.description import read_deployment
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
-from fairtape.edge.protocol.customer import CustomerOptions
-from fairtape.edge.protocol.customer_records import Break, Delivered, Gap
+from fairtape.edge.protocol.customer import CustomerOptions, Delivered, StripeBreak, StripeGap
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber
 from fairtape.formats import soupbintcp as soup
@@ -66,9 +64,9 @@ class Listener:
         path = self._plan_store.path(version)
         return read_plan(path) if path.exists() else None
 
-    def turn(self) -> None:
-        for record in self._subscriber.turn():
-            assert not isinstance(record, Gap | Break)
+    def run_once(self) -> None:
+        for record in self._subscriber.run_once():
+            assert not isinstance(record, StripeGap | StripeBreak)
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
                     assert self.heard.setdefault(record.session, {}).setdefault(number, message) is message
@@ -117,7 +115,7 @@ def trades_of(tape: Tape, last: int) -> list[tuple[object, ...]]:
     """Trades up to this number, without the times that are those of one site and one client."""
     found: list[tuple[object, ...]] = []
     for record in tape:
-        assert not isinstance(record, TapeGap | Skipped)
+        assert not isinstance(record, Gap | Skipped)
         if isinstance(record, Trade):
             found.append(record[:15])
             if record.sequence == last:
@@ -140,7 +138,7 @@ def test_a_customer_that_was_away_gets_the_same_sequence_as_one_that_stayed(
         with fairtape.connect(web, start="beginning") as constant:
             with fairtape.connect(web, start="beginning") as visitor:
                 load = start("publish", folder, "--generate", BEFORE)
-                until(lambda: left.count == BEFORE, stayed.turn, left.turn)
+                until(lambda: left.count == BEFORE, stayed.run_once, left.run_once)
                 left.close()
                 early = trades_of(visitor, BEFORE)
                 following = visitor.following
@@ -149,11 +147,11 @@ def test_a_customer_that_was_away_gets_the_same_sequence_as_one_that_stayed(
             load = start("publish", folder, "--generate", away, *options)
             code, _, errors = run("operate", folder, "plan", next_plan(folder))
             assert code == 0, errors
-            until(lambda: load.poll() is not None and stayed.count == BEFORE + away, stayed.turn, patience=120)
+            until(lambda: load.poll() is not None and stayed.count == BEFORE + away, stayed.run_once, patience=120)
             back = Listener(folder, left.places)
             with fairtape.connect(web, start=following) as visitor:
                 load = start("publish", folder, "--generate", AFTER)
-                until(lambda: stayed.count == last == BEFORE + back.count, stayed.turn, back.turn)
+                until(lambda: stayed.count == last == BEFORE + back.count, stayed.run_once, back.run_once)
                 late = trades_of(visitor, last)
             whole = trades_of(constant, last)
         assert finish(load)[0] == 0

@@ -35,7 +35,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
             until(lambda: len(site.publisher.status().marks) == 2 and site.is_sending, site.wake)
             for each in entries:
                 site.feed_entry(each)
-            until(lambda: process.poll() is not None, site.wake, server.turn)
+            until(lambda: process.poll() is not None, site.wake, server.run_once)
         finally:
             process.kill()
             code, output, errors = finish(process)
@@ -49,8 +49,8 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
     told_of = [line["kind"] for line in lines if line["kind"] != "trade"]
     assert told_of.count("planchange") == 1
     assert told_of.count("ended") == 3
-    turned = {each.formation for each in entries if isinstance(each, FormationChange)}
-    assert {line["formation"] for line in lines if line["kind"] == "reformation"} == turned
+    changed = {each.formation for each in entries if isinstance(each, FormationChange)}
+    assert {line["formation"] for line in lines if line["kind"] == "reformation"} == changed
 
 
 @pytest.mark.parametrize(

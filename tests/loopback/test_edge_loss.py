@@ -8,8 +8,7 @@ from random import Random
 
 from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.customer import CustomerOptions
-from fairtape.edge.protocol.customer_records import Delivered, Gap
+from fairtape.edge.protocol.customer import CustomerOptions, Delivered, StripeGap
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import PublisherPlace
@@ -51,7 +50,7 @@ class Relay:
                 self._in[opened.fd] = opened, feed, (end.address, end.port)
         self.passed = self.lost = 0
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         ready, _, _ = select.select(list(self._in), (), (), 0)
         for fd in ready:
             opened, feed, to = self._in[fd]
@@ -94,9 +93,9 @@ class Listener:
     def received(self) -> int:
         return sum(map(len, self.messages.values()))
 
-    def turn(self) -> None:
-        for record in self.subscriber.turn():
-            if isinstance(record, Delivered | Gap):
+    def run_once(self) -> None:
+        for record in self.subscriber.run_once():
+            if isinstance(record, Delivered | StripeGap):
                 mine = self.messages.setdefault(record.session, [])
                 assert record.first == len(mine) + 1
                 mine += record.messages if isinstance(record, Delivered) else [None] * record.count
@@ -120,7 +119,7 @@ def test_a_fifth_lost_on_each_feed_leaves_a_twenty_fifth_as_gaps_or_nothing_wher
         best_effort, guaranteed = Listener(far, [], lambda _: far), Listener(far, [server.addresses[0]], lambda _: far)
         try:
             until(lambda: one.is_sending and other.is_sending, one.wake, other.wake)
-            turns = (one.wake, other.wake, relay.turn, server.turn, best_effort.turn, guaranteed.turn)
+            turns = (one.wake, other.wake, relay.run_once, server.run_once, best_effort.run_once, guaranteed.run_once)
             for each in entries:
                 one.feed_entry(each)
                 other.feed_entry(each)

@@ -48,7 +48,7 @@ class PublishingSite:
     def feed_entry(self, each: Content) -> None:
         if isinstance(each, FormationChange):
             self.writer.append_formation(each, NOON)
-            self.publisher.turned(each)
+            self.publisher.on_formation(each)
         else:
             self.writer.append(each, NOON)
             self.publisher.delivered(Deliver(each, replace(release_of(each), released_at=CLOCK.now())))
@@ -97,7 +97,7 @@ def expected(plan: StripePlan, entries: Sequence[Content], second: StripePlan | 
     names: dict[str, None] = {}
     for each in entries:
         if isinstance(each, FormationChange):
-            sequencer.turn(each)
+            sequencer.on_formation(each)
             if second is not None and each.formation == 3:
                 sequencer.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
         else:

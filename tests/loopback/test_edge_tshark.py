@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from fairtape.edge.protocol.session_marks import MARK
+from fairtape.edge.protocol.sessions import MARK
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.stripe_plans import StripePlanStore
@@ -132,16 +132,16 @@ def test_a_running_edge_is_captured_and_dissected_without_a_malformed_packet(tmp
             until(lambda: site.is_sending, site.wake)
             for each in entries:
                 site.feed_entry(each)
-            until(lambda: complete(received, wanted), site.wake, server.turn, received.receive)
+            until(lambda: complete(received, wanted), site.wake, server.run_once, received.receive)
             session = next(iter(wanted))
             answers: list[bytes] = []
 
             def receive() -> None:
-                server.turn()
+                server.run_once()
                 with suppress(BlockingIOError):
                     answers.append(client.recv(65_536))
 
-            until(lambda: archive.sequence == 241, server.turn)
+            until(lambda: archive.sequence == 241, server.run_once)
             client.sendto(encode_request(MoldRequest(session, 3, 20)), server.addresses[0])
             until(lambda: sum(len(moldudp64.decode(each).messages) for each in answers) >= 20, receive)
             capture.await_marker()
@@ -208,7 +208,7 @@ def test_a_re_request_and_its_answer_are_moldudp64(tmp_path: Path) -> None:
         answers: list[bytes] = []
 
         def receive() -> None:
-            made.server.turn()
+            made.server.run_once()
             with suppress(BlockingIOError):
                 answers.append(client.recv(65_536))
 

@@ -20,7 +20,7 @@ from fairtape.core.instants import Instant
 from fairtape.formats.fix.order_messages import ExecType, ExecutionReport, NewOrderSingle, OrderEntry, OrdStatus
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, MessageRejected, Received, SessionEvent
+from fairtape.gateway.session.effects import FixEvent, LoggedOff, LoggedOn, MessageRejected, Received
 from fairtape.gateway.storage.fix_store import FixFile
 
 pytest.importorskip("quickfix", reason="no wheel of QuickFIX for this Python or machine; pip install quickfix-ssl")
@@ -39,7 +39,7 @@ class Recorder:
         self.orders: list[str] = []
         self.repeated = 0
         self.halfway = asyncio.Event()
-        self.events: list[SessionEvent] = []
+        self.events: list[FixEvent] = []
 
     def entered(self, client: str, value: OrderEntry, received: Received, now: Instant) -> None:
         assert isinstance(value, NewOrderSingle)
@@ -66,10 +66,10 @@ class Recorder:
         )
         self.server.send(client, report)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
+    def changed(self, client: str, event: FixEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
         self.events.append(event)
 
-    def count(self, kind: type[SessionEvent]) -> int:
+    def count(self, kind: type[FixEvent]) -> int:
         return sum(isinstance(event, kind) for event in self.events)
 
 

@@ -15,9 +15,9 @@ from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import NewOrderSingle, OrderEntry, write
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import LoggedOff, LoggedOn, Received, SessionEvent
-from fairtape.gateway.session.store import MemoryFixStore
+from fairtape.gateway.session.effects import FixEvent, LoggedOff, LoggedOn, Received
 from unit.gateway.fix_world import SECRET, authenticate, fields, order, report
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 
 class Market:
@@ -42,7 +42,7 @@ class Market:
         self.events.append(value.cl_ord_id)
         self.server.send(client, report(value.cl_ord_id))
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002
+    def changed(self, client: str, event: FixEvent, now: Instant) -> None:  # noqa: ARG002
         self.events.append(type(event))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import fairtape
 from fairtape.cli import run as run_here
-from fairtape.exchange.order_codec import TRADE_REPORT_KIND
+from fairtape.exchange.orders import TRADE_REPORT_KIND
 from fairtape.gateway.core.events import EventKind, OrderEvent
 from fairtape.journal import JournalReader
 from fairtape.net.loopback import free_ports

@@ -20,9 +20,8 @@ from fairtape.deployment.process.gateway import GatewayProcess
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import OpenMarket
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.orders import OpenMarket, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.market.prices import ONE
 from fairtape.storage.ledger_tables import LedgerStore

@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from fairtape.core.instants import SECOND
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, Funding
+from fairtape.exchange.orders import Cancel, Funding, encode
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.core.limits import GatewayLimits
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_orders import FixOrders, last_reported
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.effects import Disconnect, LoggedOff, LoggedOn, Received, SessionEffect, Transmit
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession
-from fairtape.gateway.session.store import MemoryFixStore
+from fairtape.gateway.session.effects import Disconnect, FixEffect, LoggedOff, LoggedOn, Received, Transmit
+from fairtape.gateway.session.fix_session import FixOptions, FixRole, FixSession
 from fairtape.market.prices import ONE
 from loopback.gateway_fixture import SECRET, LocalSequence, accounts_in
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 
 class Engine:
@@ -32,7 +31,7 @@ class Engine:
             accepts=frozenset({b"8", b"9"}), username=name, password=password, heartbeat_period=30 * SECOND
         )
         self._session = FixSession(name, "FAIRTAPE", store or MemoryFixStore(), role=FixRole.INITIATOR, options=options)
-        self._effects: list[SessionEffect] = []
+        self._effects: list[FixEffect] = []
 
     async def connect(self, port: int) -> "Engine":
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
@@ -47,7 +46,7 @@ class Engine:
     def hang_up(self) -> None:
         self._writer.close()
 
-    async def next(self) -> SessionEffect:
+    async def next(self) -> FixEffect:
         """The next effect in the session."""
         while not self._effects:
             octets = await self._reader.read(4_096)
@@ -100,7 +99,7 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, int, dict[str, MemoryFixSt
         limits = GatewayLimits(requests_per_s=100_000, open_orders_max=2)
         gateway, authenticator = (
             sequence.gateway(101, accounts, limits=limits),
-            Authenticator(accounts, now=time.time_ns),
+            LoginAuthenticator(accounts, now=time.time_ns),
         )
         stores: dict[str, MemoryFixStore] = {}
         acceptor = FixAcceptor(

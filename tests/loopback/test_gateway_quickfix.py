@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairtape.exchange.orders import NewOrder, Side
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
@@ -48,7 +48,7 @@ class Market:
         """Serve until the end of the context; a crash loses what was not synced."""
         gateway = self.sequence.gateway(101, self.accounts, order_log=self.folder / "orders.log")
         file = FixFile(self.folder / "sessions.sqlite")
-        authenticator = Authenticator(self.accounts, now=time.time_ns)
+        authenticator = LoginAuthenticator(self.accounts, now=time.time_ns)
         application = FixOrders(gateway)
 
         def sync() -> None:

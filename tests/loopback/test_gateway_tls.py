@@ -9,7 +9,7 @@ import pytest
 
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.fix.order_messages import write
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
@@ -60,7 +60,7 @@ def test_ouch_works_over_tls_unless_the_trader_distrusts_the_authority(tmp_path:
         accounts.add("ann", PASSWORD)
         sequence = LocalSequence()
         sequence.open("ann")
-        authenticator = Authenticator(accounts, now=time.time_ns)
+        authenticator = LoginAuthenticator(accounts, now=time.time_ns)
         server = StreamServer("ouch", OuchServer(sequence.gateway(101, accounts), authenticator).open_session, tls=ours)
         host, port = await server.start("127.0.0.1", 0)
         with pytest.raises(ssl.SSLCertVerificationError):

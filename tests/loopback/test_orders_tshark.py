@@ -13,7 +13,7 @@ from fairtape.formats import ouch
 from fairtape.formats.fix.order_messages import OrderEntry, write
 from fairtape.formats.soupbintcp import SequencedData, UnsequencedData
 from fairtape.formats.soupbintcp import encode as in_soup
-from fairtape.gateway.session.session import compose, header
+from fairtape.gateway.session.fix_session import compose, header
 from unit.gateway.fix_world import START, order, report
 
 PORT = 17_100

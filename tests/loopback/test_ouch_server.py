@@ -5,12 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import OpenMarket
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.orders import OpenMarket, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import OuchServer
 from fairtape.gateway.servers.streams import StreamServer
@@ -83,7 +82,7 @@ def run(tmp_path: Path, play: Callable[[OrderGateway, Callable[..., Awaitable[Cl
             accounts.add(name, PASSWORD)
         sequence = LocalSequence()
         sequence.open("ann", "bob")
-        gateway, authenticator = sequence.gateway(101, accounts), Authenticator(accounts, now=time.time_ns)
+        gateway, authenticator = sequence.gateway(101, accounts), LoginAuthenticator(accounts, now=time.time_ns)
         server = StreamServer("ouch", OuchServer(gateway, authenticator).open_session)
         host, port = await server.start("127.0.0.1", 0)
 

@@ -27,8 +27,7 @@ from fairtape.client import (
 from fairtape.client import remote_feed as remote
 from fairtape.net.loopback import free_ports
 from fairtape.tape.records import Record
-from fairtape.web.broadcast import Limits
-from fairtape.web.customer import QUEUE_MIN
+from fairtape.web.broadcast import QUEUE_MIN, BroadcastLimits
 from fairtape.web.server import Running, ServedSite, running
 from loopback.web_customers import await_status, get_json, make_site, served
 from unit.web.web_values import Site
@@ -71,7 +70,7 @@ def at_port(site: Site, port: int) -> Iterator[Running]:
 
 def test_a_remote_tape_equals_the_local_one(tmp_path: Path) -> None:
     site = make_site(tmp_path, 20)
-    site.turn()
+    site.change_formation()
     site.release(10)
     site.publish(b"noted")
     with served(site) as server, fairtape.connect(address(server)) as live:
@@ -130,7 +129,7 @@ def test_a_feed_goes_on_with_another_server_where_one_ended(tmp_path: Path) -> N
         with fairtape.connect(f"{address(server)},{address(second)}", start="beginning") as tape:
             records = iter(tape)
             assert numbers(list(islice(records, 30))) == list(range(1, 31))
-            other.turn(broken=True)
+            other.change_formation(broken=True)
             other.release(8)
             await_status(second, next=33)
             first.close()
@@ -163,7 +162,7 @@ def check_account(records: list[Record]) -> None:
 def test_notices_account_for_all_that_a_slow_reader_missed_under_each_policy(tmp_path: Path, policy: str) -> None:
     site = make_site(tmp_path)
     with (
-        served(site, Limits(queue_max=QUEUE_MIN)) as server,
+        served(site, BroadcastLimits(queue_max=QUEUE_MIN)) as server,
         fairtape.connect(address(server)) as quick,
         fairtape.connect(address(server), policy=policy, queue_max=2_000) as slow,
     ):
@@ -181,7 +180,7 @@ def test_notices_account_for_all_that_a_slow_reader_missed_under_each_policy(tmp
 def test_best_effort_delivers_the_newest_and_notices_of_what_is_missing(tmp_path: Path) -> None:
     site = make_site(tmp_path)
     with (
-        served(site, Limits(queue_max=QUEUE_MIN)) as server,
+        served(site, BroadcastLimits(queue_max=QUEUE_MIN)) as server,
         fairtape.connect(address(server)) as quick,
         fairtape.connect(address(server), grade="best effort", queue_max=100) as slow,
     ):

@@ -39,7 +39,7 @@ class Stand:
         self.server = RetransmitServer(
             settings, place, self.archive, SharedClock(), interface=LOOPBACK, replay_options=options
         )
-        until(lambda: self.archive.sequence == 150 * size + 1, self.server.turn)
+        until(lambda: self.archive.sequence == 150 * size + 1, self.server.run_once)
         session = self.archive.current(1)
         assert session is not None
         self.session = session
@@ -56,7 +56,7 @@ class Stand:
         found: dict[int, bytes] = {}
 
         def receive() -> None:
-            self.server.turn()
+            self.server.run_once()
             with suppress(BlockingIOError):
                 while True:
                     packet = moldudp64.decode(client.recv(65_536))
@@ -80,7 +80,7 @@ class Stand:
 
         def receive() -> None:
             nonlocal ended
-            self.server.turn()
+            self.server.run_once()
             with suppress(BlockingIOError):
                 octets = client.recv(65_536)
                 ended = not octets
@@ -120,7 +120,7 @@ def test_what_two_customers_missed_is_repaired_by_multicast(tmp_path: Path) -> N
             client.sendto(encode_request(MoldRequest(made.session, 5, 10)), made.requests)
         until(
             lambda: len(multicast.messages().get(made.session, {})) == 10,
-            made.server.turn,
+            made.server.run_once,
             multicast.receive,
         )
         assert list(multicast.messages()[made.session].values()) == made.wanted(5, 10)
@@ -135,14 +135,14 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_conti
         for number, count in ((made.following + 1, 1), (1 << 63, 65_535), (made.following + 10**6, 9)):
             stranger.sendto(encode_request(MoldRequest(made.session, number, count)), made.requests)
         stranger.sendto(encode_request(MoldRequest("ZZ99999999", 1, 1)), made.requests)
-        until(lambda: made.server.status().requests.requests >= 204, made.server.turn)
+        until(lambda: made.server.status().requests.requests >= 204, made.server.run_once)
         counts = made.server.status().requests
         assert counts.malformed >= 190
         assert counts.strangers >= 1
         assert counts.absurd >= 2
         for _ in range(3_000):
             stranger.sendto(encode_request(MoldRequest(made.session, 1, 65_000)), made.requests)
-        until(lambda: made.server.status().requests.floods > 100, made.server.turn)
+        until(lambda: made.server.status().requests.floods > 100, made.server.run_once)
         with suppress(BlockingIOError):
             while True:
                 stranger.recv(65_536)
@@ -153,7 +153,7 @@ def test_malformed_absurd_and_flooding_requests_are_counted_and_the_server_conti
             if asked % 50 == 0:
                 client.sendto(encode_request(MoldRequest(made.session, 7, 3)), made.requests)
             asked += 1
-            made.server.turn()
+            made.server.run_once()
 
         received: list[bytes] = []
 
@@ -201,8 +201,8 @@ def test_half_open_and_malformed_connections_are_closed(tmp_path: Path) -> None:
     with stand(tmp_path, options=options) as made:
         clients = [made.customer() for _ in range(12)]
         clients[0].send(b"GET / HTTP/1.1\r\n\r\n")
-        until(lambda: made.server.status().replays.half_open >= 6, made.server.turn)
-        until(lambda: made.server.status().connections == 0, made.server.turn)
+        until(lambda: made.server.status().replays.half_open >= 6, made.server.run_once)
+        until(lambda: made.server.status().connections == 0, made.server.run_once)
         counts = made.server.status().replays
         assert counts.turned_away == 4
         assert counts.malformed + counts.breaches + counts.half_open == 8
@@ -228,7 +228,7 @@ def test_a_client_that_does_not_read_costs_little_delays_no_other_and_can_resume
             found = made.packets(good, made.following, lambda: waited.append(made.server.status().waiting_bytes))
         everything = made.wanted(1, made.following)
         assert data_of(found) == everything
-        until(lambda: made.server.status().replays.stalled == 1, made.server.turn)
+        until(lambda: made.server.status().replays.stalled == 1, made.server.run_once)
         assert 0 < max(waited) < 2 * (buffer_max + chunk * 64)
         sluggard.settimeout(0)
         late = data_of(made.packets(sluggard, made.following))

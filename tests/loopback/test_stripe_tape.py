@@ -37,7 +37,7 @@ def release(site: PublishingSite, server: RetransmitServer, tape: Tape, entries:
     """Give the site all entries, while its server serves and the tape listens."""
     for each in entries:
         site.feed_entry(each)  # type: ignore[arg-type]  # what `history` makes
-    until(lambda: tape.waiting >= COUNT, site.wake, server.turn)
+    until(lambda: tape.waiting >= COUNT, site.wake, server.run_once)
 
 
 def test_stripes_are_received_as_a_tape_though_the_plan_changes(tmp_path: Path) -> None:

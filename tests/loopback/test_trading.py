@@ -15,7 +15,7 @@ from fairtape.client import AsyncTrader, ClientError, OrderRefused
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.limits import GatewayLimits
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.native_server import NativeServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamServer
@@ -32,7 +32,7 @@ class GatewayFixture:
         self.sequence = LocalSequence()
         self.accounts: TradingAccounts = accounts_in(folder, "ann", "bob", "gateway", "cyd", brokers={"cyd": "gateway"})
         self.sequence.open("ann", "bob", "cyd")
-        self.authenticator = Authenticator(self.accounts, now=time.time_ns)
+        self.authenticator = LoginAuthenticator(self.accounts, now=time.time_ns)
 
     @asynccontextmanager
     async def gateway(

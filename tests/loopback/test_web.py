@@ -11,8 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from fairtape.web import request_timeout, server_loop, websocket
-from fairtape.web.broadcast import TOO_SLOW, Limits
-from fairtape.web.customer import QUEUE_MIN
+from fairtape.web.broadcast import QUEUE_MIN, TOO_SLOW, BroadcastLimits
 from loopback import commands
 from loopback.web_customers import (
     HANDSHAKE,
@@ -79,9 +78,9 @@ def test_breaks_and_formations_are_sent_in_order(tmp_path: Path) -> None:
     site = make_site(tmp_path, 3)
     with served(site) as server, customer(server, "form=binary") as connection:
         receive(connection)
-        site.turn()
+        site.change_formation()
         site.release(2)
-        site.turn(broken=True)
+        site.change_formation(broken=True)
         site.release(1)
         assert kinds(receive_through(connection, 6)) == ["reformation", 4, 5, "break", 6]
 
@@ -98,7 +97,7 @@ WRITE_BUFFER_MAX = websocket.BUFFER_MAX + (
 @pytest.mark.parametrize("policy", ["skip", "conflate", "disconnect"])
 def test_a_slow_customer_costs_the_others_nothing_and_knows_what_it_missed(tmp_path: Path, policy: str) -> None:
     site = make_site(tmp_path)
-    with served(site, Limits(queue_max=QUEUE_MIN)) as server, customer(server, "form=binary") as quick:
+    with served(site, BroadcastLimits(queue_max=QUEUE_MIN)) as server, customer(server, "form=binary") as quick:
         receive(quick)
         slow = SlowCustomer(server.port, f"policy={policy}&form=json")
         for burst in range(1, BURSTS + 1):
@@ -178,7 +177,10 @@ def test_a_message_that_is_too_large_and_a_flood_end_a_connection_and_nothing_el
 
 
 def test_another_path_and_one_customer_too_many_are_refused_before_the_handshake(tmp_path: Path) -> None:
-    with served(make_site(tmp_path), Limits(customers_max=1)) as server, customer(server, "form=json") as connection:
+    with (
+        served(make_site(tmp_path), BroadcastLimits(customers_max=1)) as server,
+        customer(server, "form=json") as connection,
+    ):
         receive(connection)
         with pytest.raises(InvalidStatus) as refused, customer(server, "form=json"):
             pass
@@ -222,7 +224,7 @@ def _read_away(raw: socket.socket) -> None:
 def test_malformed_handshakes_do_not_leak_connections(tmp_path: Path) -> None:
     websocket = b"Host: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    with served(make_site(tmp_path, 2), limits=Limits(customers_max=1)) as server:
+    with served(make_site(tmp_path, 2), limits=BroadcastLimits(customers_max=1)) as server:
         for path in (b"//[", b"/v1/ticker?" + b"%F0%9F%98%80" * 60 + b"=1", b"/v1/ticker?%FF=%FF"):
             for _ in range(request_timeout.CONNECTIONS_SPARE // 2):
                 with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as raw:

@@ -9,7 +9,7 @@ import unit.journal_values as values
 from fairtape.bench.websocket_customers import WebSetting, measure_websocket
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged
-from fairtape.web import server_loop, ticker
+from fairtape.web import live_ticker, server_loop
 from fairtape.web.server import ServedSite, running
 from loopback.web_customers import (
     PATIENCE,
@@ -27,7 +27,7 @@ from loopback.web_customers import (
 def test_a_damaged_journal_ends_the_server_and_customers_are_sent_the_next_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ticker, "REPAIR_PERIOD_MAX", 0)
+    monkeypatch.setattr(live_ticker, "REPAIR_PERIOD_MAX", 0)
     site = make_site(tmp_path, 6)
     with served(site) as server, customer(server, "form=json") as connection:
         receive(connection)

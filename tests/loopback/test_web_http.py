@@ -75,7 +75,7 @@ def test_http_at_the_websocket_path_is_answered_with_upgrade_required(tmp_path: 
 
 def test_a_range_by_number_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
     site = make_site(tmp_path, 20)
-    site.turn()
+    site.change_formation()
     site.release(11)
     site.hold(4)
     with served(site) as server:
@@ -245,7 +245,7 @@ def test_the_page_draws_what_a_server_sends_it(tmp_path: Path) -> None:
         with subprocess.Popen([*node, "-e", program], stdout=subprocess.PIPE, text=True, env=environment) as browser:
             try:
                 await_status(server, customers=1, subscriptions=1)
-                site.turn()
+                site.change_formation()
                 site.release(5, late=True)
                 output, _ = browser.communicate(timeout=PATIENCE)
             finally:

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from fairtape.tape.serialization import decode_batch
-from fairtape.web.broadcast import Limits
+from fairtape.web.broadcast import BroadcastLimits
 from fairtape.web.server import Running, ServedSite, running
 from unit.web.web_values import NOW, Site, numbers_of, payload_of
 
@@ -26,7 +26,7 @@ HANDSHAKE = (
 
 
 @contextmanager
-def served(site: Site, limits: Limits | None = None) -> Iterator[Running]:
+def served(site: Site, limits: BroadcastLimits | None = None) -> Iterator[Running]:
     """A server of this site's journal."""
     with running(ServedSite(directory=site.folder, title="test"), limits=limits) as server:
         await_status(server)

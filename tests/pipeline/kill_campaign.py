@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from fairtape.core.effects import Ordered
-from fairtape.exchange.order_codec import encode
+from fairtape.exchange.orders import encode
 from fairtape.pipeline.schemas import TABLES
 from fairtape.pipeline.tables.jobs import RAW, run_batch, run_stream
 from pipeline.market_values import Market, write_site

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import SECOND
-from fairtape.exchange.order_codec import decode as decode_order
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
+from fairtape.exchange.orders import decode as decode_order
 from fairtape.journal import JournalEntry, JournalReader
 from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_notice
 from fairtape.market.trades import BadTrade, Trade, decode

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.exchange.order_codec import Message, encode
-from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.orders import CASH, Cancel, FloorMessage, Funding, NewOrder, OpenMarket, Side, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.pipeline.tables.jobs import JobOutcome, run_batch
 from pipeline.market_values import Market
@@ -83,7 +82,7 @@ def trading_floor() -> Market:
     return market.trade_on(4)
 
 
-def requests() -> list[list[Message]]:
+def requests() -> list[list[FloorMessage]]:
     """A market, two accounts, orders that meet, one that is cancelled and one without funds."""
     number = iter(range(1, 100))
 

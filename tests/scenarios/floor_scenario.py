@@ -17,10 +17,9 @@ from typing import Final
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
+from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side, encode
 from fairtape.exchange.outputs import Voided
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import ClusterPlan

@@ -10,17 +10,16 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults, arrival_delays
 from fairtape.edge.protocol.archive import RecentMessages
-from fairtape.edge.protocol.customer import Customer
-from fairtape.edge.protocol.customer_records import Delivered, Gap, Record
-from fairtape.edge.protocol.effects import Address, EdgeEffect, SendMulticast, SendUnicast
+from fairtape.edge.protocol.customer import Customer, Delivered, StripeGap, StripeRecord
+from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SendUnicast
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.retransmitter import Retransmitter, RetransmitterOptions
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, decode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, Edition, StripePosition, decode_opaque
 from fairtape.market.stripes import Endpoint, StripePlan
 from unit.edge.edge_values import NOON, delivery
 
@@ -47,7 +46,7 @@ class CustomerNode:
     address: Address
     customer: Customer
     joined: dict[Endpoint, str] = field(default_factory=dict)  # the feed of each group
-    records: list[Record] = field(default_factory=list)
+    records: list[StripeRecord] = field(default_factory=list)
     followed: set[int] = field(default_factory=set)
 
     def delivered(self, stripe: int | None = None) -> list[bytes]:
@@ -63,9 +62,9 @@ class CustomerNode:
         return [number for number in map(sequence_of, self.delivered()) if number is not None]
 
     def missing(self) -> int:
-        return sum(record.count for record in self.records if isinstance(record, Gap))
+        return sum(record.count for record in self.records if isinstance(record, StripeGap))
 
-    def all_of(self, kind: type[Record]) -> list[Record]:
+    def all_of(self, kind: type[StripeRecord]) -> list[StripeRecord]:
         return [record for record in self.records if isinstance(record, kind)]
 
 

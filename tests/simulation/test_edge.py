@@ -6,25 +6,26 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import NO_FAULTS
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import (
-    Break,
+from fairtape.edge.protocol.customer import (
+    Customer,
+    CustomerOptions,
     Delivered,
     Ended,
-    Gap,
     PlanChange,
-    Reformation,
     Silent,
-    Stale,
+    StripeBreak,
+    StripeGap,
+    StripeReformation,
+    StripeStale,
 )
-from fairtape.edge.protocol.effects import Grade, Refusal
+from fairtape.edge.protocol.effects import RepairRefused
 from fairtape.edge.protocol.remulticast import RemulticastOptions
-from fairtape.edge.protocol.retransmitter import RetransmitterOptions
+from fairtape.edge.protocol.retransmitter import Grade, RetransmitterOptions
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
 from simulation.edge_region import SERVERS, CustomerNode, SimulatedRegion
-from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, plan, sequences, tokens
 
 GUARANTEED = CustomerOptions(patience=None)
 TRADES = (1, 2)  # the stripes of the plan that carry them
@@ -39,7 +40,7 @@ def check_account(node: CustomerNode) -> None:
     """In each session every number from 1 on is delivered or a gap, once and in order."""
     following: dict[str, int] = {}
     for record in node.records:
-        if isinstance(record, Delivered | Gap):
+        if isinstance(record, Delivered | StripeGap):
             count = len(record.messages) if isinstance(record, Delivered) else record.count
             assert record.first == following.get(record.session, 1)
             following[record.session] = record.first + count
@@ -109,10 +110,10 @@ def test_nothing_is_missed_when_one_receiver_falls_silent() -> None:
     assert node.missing() == 0
     assert sorted(node.numbers()) == sequences(orders)
     assert {record.feed for record in node.all_of(Silent) if isinstance(record, Silent)} == {"A"}
-    assert not node.all_of(Stale)
+    assert not node.all_of(StripeStale)
     region.sites["B"].alive = False
     region.run(end + 10 * SECOND)
-    assert {record.stripe for record in node.all_of(Stale) if isinstance(record, Stale)} == set(TRADES)
+    assert {record.stripe for record in node.all_of(StripeStale) if isinstance(record, StripeStale)} == set(TRADES)
 
 
 def test_another_server_is_asked_when_one_is_silent() -> None:
@@ -178,16 +179,18 @@ def test_reformations_are_reported_and_a_break_begins_new_sessions() -> None:
     region.start()
     orders = tokens(300, 3)
     for site in region.sites.values():
-        site.remulticaster.turn(turning(orders[100].sequence, 2))
-        site.remulticaster.turn(turning(orders[200].sequence, 3, broken=True))
+        site.remulticaster.on_formation(formation_change(orders[100].sequence, 2))
+        site.remulticaster.on_formation(formation_change(orders[200].sequence, 3, broken=True))
     region.run(region.release(orders) + 2 * SECOND)
     (node,) = region.customers
     check_account(node)
     assert sorted(node.numbers()) == sequences(orders)
-    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, Reformation)} == {
+    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, StripeReformation)} == {
         (orders[100].sequence, 2)
     }
-    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, Break)} == {(orders[200].sequence, 3)}
+    assert {(r.sequence, r.formation) for r in node.records if isinstance(r, StripeBreak)} == {
+        (orders[200].sequence, 3)
+    }
     assert len({record.session for record in node.records if isinstance(record, Delivered)}) == 4
 
 
@@ -218,7 +221,7 @@ def test_a_customer_that_returns_after_a_plan_and_a_break_still_gets_everything(
     orders = tokens(900, 3)
     for site in region.sites.values():
         site.remulticaster.change_plan(new, at_sequence=orders[300].sequence, at=NOON)
-        site.remulticaster.turn(turning(orders[600].sequence, 2, broken=True))
+        site.remulticaster.on_formation(formation_change(orders[600].sequence, 2, broken=True))
         site.server.follow(new)
     end = region.release(orders)
     region.run(NOON + 700 * MILLISECOND)
@@ -286,7 +289,7 @@ def test_floods_and_malformed_requests_are_refused_while_others_are_served() -> 
     assert min(counts.malformed, counts.absurd, counts.floods, counts.crossed) > 0
     assert node.missing() == 0
     assert sorted(node.numbers()) == sequences(orders)
-    assert not any(isinstance(effect, Refusal) for effect in server.drain())
+    assert not any(isinstance(effect, RepairRefused) for effect in server.drain())
 
 
 def test_equal_seeds_give_equal_records() -> None:

@@ -8,14 +8,13 @@ import pytest
 
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import Heard, Reformation, Silent, Stale
+from fairtape.edge.protocol.customer import Customer, CustomerOptions, Heard, Silent, StripeReformation, StripeStale
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.remulticast import RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from simulation.edge_region import FEEDS, SERVERS, CustomerNode, SimulatedRegion
-from unit.edge.edge_values import NOON, edition, sequences, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, sequences, tokens
 
 TOKENS = 1_200
 NUMBERS = {name: number for number, name in enumerate(SERVERS, 1)}
@@ -71,7 +70,7 @@ class Reformations:
         members = [NUMBERS[name] for name, site in self.region.sites.items() if site.alive]
         for name, site in self.region.sites.items():
             if site.alive:
-                site.remulticaster.turn(turning(sequence, self.formation))
+                site.remulticaster.on_formation(formation_change(sequence, self.formation))
                 if self.reassigns:
                     site.remulticaster.set_feeds(feeds_of(NUMBERS[name], [REGION], members), self.region.now)
 
@@ -84,7 +83,7 @@ class Reformations:
             for fate in self.arrival_delays:
                 if place in (fate.dies + NOTICE_TOKENS, fate.returns):
                     formation += 1
-                    sequencer.turn(turning(ordered.sequence, formation))
+                    sequencer.on_formation(formation_change(ordered.sequence, formation))
             sequencer.deliver(ordered)
         return sequencer.position
 
@@ -109,9 +108,9 @@ def test_nothing_is_missed_whichever_receiver_fails_and_a_second_feed_returns(se
     history.play()
     assert hopeful.missing() == 0
     assert sorted(hopeful.numbers()) == sequences(history.orders)
-    assert hopeful.all_of(Stale) == []
+    assert hopeful.all_of(StripeStale) == []
     assert silent_at_the_end(hopeful) == set()
-    assert len(hopeful.all_of(Reformation)) == 6 * len(first.stripes)
+    assert len(hopeful.all_of(StripeReformation)) == 6 * len(first.stripes)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

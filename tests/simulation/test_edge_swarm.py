@@ -7,14 +7,13 @@ import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import Delivered, Gap, PlanChange
+from fairtape.edge.protocol.customer import Customer, CustomerOptions, Delivered, PlanChange, StripeGap
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.market.stripes import StripePlan
 from simulation.edge_region import FEEDS, SERVERS, CustomerNode, SimulatedRegion
-from unit.edge.edge_values import NOON, edition, plan, sequences, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, plan, sequences, tokens
 
 TOKENS = 300
 
@@ -37,7 +36,7 @@ class FaultSchedule:
                 self.changes.append((place, plan(version, stripes=chance.randrange(1, 5))))
             else:
                 broken = chance.random() < 0.4
-                self.changes.append((place, turning(self.orders[place].sequence, formation, broken=broken)))
+                self.changes.append((place, formation_change(self.orders[place].sequence, formation, broken=broken)))
         self.dies = chance.choice(FEEDS)
         self.dies_at, self.returns_at = sorted(chance.sample(range(TOKENS), 2))
         self.told_ahead = chance.randrange(0, 8)
@@ -56,7 +55,7 @@ class FaultSchedule:
         for place, change in self.changes:
             if max(place - self.told_ahead, 0) == number:
                 for each in region.sites.values():
-                    self._tell(each.remulticaster, change, place)
+                    self._pass_on(each.remulticaster, change, place)
                     if isinstance(change, StripePlan):
                         each.server.follow(change)
         if number == self.dies_at:
@@ -66,7 +65,7 @@ class FaultSchedule:
             site.remulticaster.resume(self._recovered(number), region.now)
             for place, change in self.changes:
                 if place >= number and max(place - self.told_ahead, 0) <= number:
-                    self._tell(site.remulticaster, change, place)
+                    self._pass_on(site.remulticaster, change, place)
         region._deliver(ordered)
         for node in region.customers:
             self._follow(node)
@@ -77,19 +76,19 @@ class FaultSchedule:
         sequencer.begin()
         for place, change in self.changes:
             if place < number:
-                self._tell(sequencer, change, place)
+                self._pass_on(sequencer, change, place)
         for ordered in self.orders[:number]:
             sequencer.deliver(ordered)
         return sequencer.position
 
-    def _tell(
+    def _pass_on(
         self, listener: StripeSequencer | Remulticaster, change: FormationChange | StripePlan, place: int
     ) -> None:
         if isinstance(change, StripePlan):
             sequence = self.orders[place].sequence
             listener.change_plan(change, at_sequence=sequence, at=NOON + sequence)
         else:
-            listener.turn(change)
+            listener.on_formation(change)
 
     def _follow(self, node: CustomerNode) -> None:
         """The application follows each plan as soon as it is reported."""
@@ -122,7 +121,7 @@ def test_every_customer_gets_exactly_what_was_released(seed: int) -> None:
     for node in (guaranteed, best_effort):
         following: dict[str, int] = {}
         for record in node.records:
-            if isinstance(record, Delivered | Gap):
+            if isinstance(record, Delivered | StripeGap):
                 assert record.first == following.get(record.session, 1)
                 count = len(record.messages) if isinstance(record, Delivered) else record.count
                 following[record.session] = record.first + count

@@ -8,8 +8,8 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.check import check
+from fairtape.exchange.floor import TradeBook
 from fairtape.exchange.ledger import Ledger, LedgerAccount
-from fairtape.exchange.order_handling import TradeBook
 from fairtape.exchange.outputs import Execution
 from fairtape.simulation.fault_schedule import draw
 from fairtape.simulation.floor_run import FloorRun, arbiter_of, run_floor

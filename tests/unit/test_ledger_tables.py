@@ -12,9 +12,8 @@ from sqlalchemy import text
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import Message
-from fairtape.exchange.orders import CASH, Funding
-from fairtape.exchange.transfers import AccountBalance, Bookkeeper, TransferBatch
+from fairtape.exchange.ledger import AccountBalance, Bookkeeper, TransferBatch
+from fairtape.exchange.orders import CASH, FloorMessage, Funding
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.exchange.floor_values import Script, fixed
 
@@ -30,7 +29,7 @@ def session(seed: int, tokens: int = 40) -> list[Ordered]:
     names: list[tuple[str, str]] = []
     for _ in range(tokens):
         script.token += chance.randrange(4)
-        messages: list[Message] = []
+        messages: list[FloorMessage] = []
         for _ in range(chance.randrange(1, 12)):
             account, draw = chance.choice(ACCOUNTS), chance.random()
             if names and draw < 0.2:

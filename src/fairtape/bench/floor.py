@@ -32,11 +32,10 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.exchange.book import BUYS, SELLS, Order
 from fairtape.exchange.floor import Floor
+from fairtape.exchange.ledger import Bookkeeper
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side
-from fairtape.exchange.rules.values import Continuous
-from fairtape.exchange.transfers import Bookkeeper
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, Side, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.formats.fix.codec import FixStream
 from fairtape.formats.fix.order_messages import (
     ExecType,
@@ -50,7 +49,7 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     write,
 )
-from fairtape.gateway.session.session import compose, header
+from fairtape.gateway.session.fix_session import compose, header
 from fairtape.market.prices import FIXED_MAX, ONE, Price, Quantity
 from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.blocks import pack_messages

@@ -32,7 +32,7 @@ from fairtape.market.flow import Flow, batches
 from fairtape.market.trades import TRADE_SIZE
 from fairtape.net.driver import allow_files, run_in_real_time, tune_gc
 from fairtape.net.transports import LOOPBACK
-from fairtape.web.broadcast import Limits
+from fairtape.web.broadcast import BroadcastLimits
 from fairtape.web.server import HOST, ServedSite, running
 from fairtape.wire.blocks import pack_messages
 
@@ -197,7 +197,7 @@ def server_process(link: ChildLink, journal: Path, setting: WebSetting) -> None:
     real_time = pin_to_core(0, real_time=setting.real_time)
     tune_gc()
     target = ServedSite(directory=journal, title="bench")
-    with running(target, limits=Limits(customers_max=setting.customers + 10)) as server:
+    with running(target, limits=BroadcastLimits(customers_max=setting.customers + 10)) as server:
         link.send(Listening(server.port))
         window = link.wait_for(RunWindow)
         if window is not None:

@@ -19,7 +19,7 @@ from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.exchange.orders import Action, Side, TimeInForce
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BadRule,
     BatchAuction,
     CallAuction,

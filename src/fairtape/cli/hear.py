@@ -14,8 +14,7 @@ from fairtape.cli.terminal import check_within
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.edge.protocol.customer_records import Delivered, Record
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, decode_opaque
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, decode_opaque
 from fairtape.formats.itch.messages import BadItch
 from fairtape.market.prices import format_fixed
 from fairtape.net.clock import SharedClock
@@ -23,13 +22,26 @@ from fairtape.net.clock import SharedClock
 if TYPE_CHECKING:
     from fairtape.core.addresses import Address
     from fairtape.deployment.config.description import Deployment
-    from fairtape.edge.protocol.sessions import Session
+    from fairtape.edge.protocol.customer import Delivered, StripeRecord
+    from fairtape.edge.protocol.sessions import SessionName
     from fairtape.edge.service.subscriber import MulticastSubscriber
     from fairtape.market.stripes import StripePlan
 
 EXIT_MISSED: Final = 1
 SECONDS_MAX: Final = 1e9
 PATIENCE_MS: Final = 50
+
+_KINDS: Final = {  # of the printed lines, by the class of the record; the classes are imported when the command runs
+    "StripeGap": "gap",
+    "StripeReformation": "reformation",
+    "StripeBreak": "break",
+    "PlanChange": "planchange",
+    "Ended": "ended",
+    "Silent": "silent",
+    "Heard": "heard",
+    "StripeStale": "stale",
+    "StripeFresh": "fresh",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +122,7 @@ def hear(
             subscriber.follow(plan, starts=starts, breaks=0 if name is None else name.breaks)
             click.echo(f"receiving {len(chosen)} stripes of plan {plan.version}", err=True)
             while not interrupts.count and time.monotonic() < ends_at and (trades is None or printer.trades < trades):
-                for line in printer.lines(subscriber.turn()):
+                for line in printer.lines(subscriber.run_once()):
                     sys.stdout.write(line)
                 sys.stdout.flush()
     finally:
@@ -124,14 +136,14 @@ def _subscriber(
     found: EdgeTarget, feeds: str, grade: str, patience_ms: int, stripes: tuple[int, ...]
 ) -> "MulticastSubscriber":
     from fairtape.edge.protocol.customer import CustomerOptions
-    from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
+    from fairtape.edge.service.subscriber import MulticastSubscriber, chosen_feeds
 
     if grade == "guaranteed" and not found.servers:
         raise UserError("--grade is guaranteed, which needs a retransmit server; name one with --server")
     patience = None if grade == "guaranteed" else patience_ms * MILLISECOND
     return MulticastSubscriber(
         found.tag,
-        feeds=feeds_of(found.plan, [each for each in feeds.split(",") if each]),
+        feeds=chosen_feeds(found.plan, [each for each in feeds.split(",") if each]),
         servers=found.servers,
         interface=found.interface,
         clock=SharedClock(),
@@ -145,13 +157,15 @@ class Printer:
     """Formats records as lines."""
 
     def __init__(self, plans: Callable[[int], "StripePlan | None"], *, as_json: bool) -> None:
-        from fairtape.edge.service.session_readers import SessionReaders
+        from fairtape.edge.protocol.itch_codec import SessionReaders
 
         self.trades = 0
         self._as_json = as_json
         self._readers = SessionReaders(plans)
 
-    def lines(self, records: list[Record]) -> Iterator[str]:
+    def lines(self, records: "list[StripeRecord]") -> Iterator[str]:
+        from fairtape.edge.protocol.customer import Delivered
+
         for record in records:
             if isinstance(record, Delivered):
                 for number, message in enumerate(record.messages, record.first):
@@ -159,9 +173,9 @@ class Printer:
                     if fields is not None:
                         yield self._line(fields)
             else:
-                yield self._line({"kind": type(record).__name__.lower(), **asdict(record)})
+                yield self._line({"kind": _KINDS[type(record).__name__], **asdict(record)})
 
-    def _message(self, record: Delivered, number: int, message: bytes) -> dict[str, Any] | None:
+    def _message(self, record: "Delivered", number: int, message: bytes) -> dict[str, Any] | None:
         from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 
         place = {"stripe": record.stripe, "session": record.session, "number": number}
@@ -275,18 +289,18 @@ def _plan_or_none(path: Path) -> "StripePlan | None":
         return None
 
 
-def _session(text: str | None, begin: int | None) -> "Session | None":
-    from fairtape.edge.protocol.sessions import Session
+def _session(text: str | None, begin: int | None) -> "SessionName | None":
+    from fairtape.edge.protocol.sessions import SessionName
 
     if text is None:
         return None
-    name = Session.parse(text)
+    name = SessionName.parse(text)
     if name is None or begin is None:
         raise UserError(f"--session is {text!r}; expected ten letters and digits as printed, and --from")
     return name
 
 
-def _plan_of(name: "Session", found: EdgeTarget) -> "StripePlan":
+def _plan_of(name: "SessionName", found: EdgeTarget) -> "StripePlan":
     plan = found.plans(name.version)
     if plan is None:
         raise UserError(f"--session is {str(name)!r}, of plan {name.version}, which is missing here; add its file")

@@ -13,13 +13,13 @@ import click
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
-from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.market.stripe_planning import BASE, Load, Planned
+from fairtape.market.stripes import UDP_OVERHEAD
 from fairtape.ring.membership.hierarchy import LOOP_MAX, Hierarchy, Loop
 
 CAP: Final = 20_000_000  # bits/s
 HEADROOM: Final = 4.0  # peak rate divided by the mean
-TRADE_BITS: Final = 8 * (OVERHEAD + 20 + 2 + 44)  # of a trade alone in its datagram
+TRADE_BITS: Final = 8 * (UDP_OVERHEAD + 20 + 2 + 44)  # of a trade alone in its datagram
 
 
 @click.command()

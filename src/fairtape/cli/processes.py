@@ -237,14 +237,16 @@ def web(*, directory: Path, site: str | None, host: str, port: int, customers: i
 
     After Ctrl-C, customers receive what was released before it, and the number to resume from.
     """  # noqa: D301 - click means the one character \b
-    from fairtape.web.broadcast import Limits
+    from fairtape.web.broadcast import BroadcastLimits
     from fairtape.web.server import ServedSite, bound, make_server, serve
 
     check_within("--port", port, 0, PORT_MAX)
     check_within("--customers", customers, 1, 1_000_000)
     target = ServedSite.of(directory, site)
     opened = bound(host, port)
-    server = make_server(target, Limits(customers_max=customers), report=lambda line: click.echo(line, err=True))
+    server = make_server(
+        target, BroadcastLimits(customers_max=customers), report=lambda line: click.echo(line, err=True)
+    )
     shown = f"[{host}]" if ":" in host else host
     click.echo(
         f"the ticker of {target.title} is at http://{shown}:{opened.getsockname()[1]}/; Ctrl-C ends it", err=True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fairtape.deployment.config.description import Deployment, Node
     from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status
     from fairtape.deployment.status_files import RunFolder
-    from fairtape.edge.service.status import PublisherStatus
+    from fairtape.edge.status import PublisherStatus
 
     Statuses = Mapping[str, Status]  # by name of the process
 
@@ -158,7 +158,7 @@ def _edge_table(deployment: "Deployment", statuses: "Statuses") -> "Table":
 
 def _edge_cells(publisher: "PublisherStatus | None", edge: "EdgeStatus | None") -> Iterator[str]:
     """The publisher of a site, and the retransmit server beside it."""
-    from fairtape.edge.protocol.counters import RemulticastCounts
+    from fairtape.edge.status import RemulticastCounts
 
     if publisher is None:
         yield from ("-", "-", "-", "-")

@@ -21,12 +21,20 @@ from fairtape.client.errors import ClientError, as_client_error
 from fairtape.client.selection import Selection
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.instants import Instant
-from fairtape.edge.protocol import customer_records
-from fairtape.edge.protocol.customer import CustomerOptions
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Opaque, decode_opaque
-from fairtape.edge.service.session_readers import SessionReaders
+from fairtape.edge.protocol.customer import (
+    CustomerOptions,
+    Delivered,
+    StripeBreak,
+    StripeFresh,
+    StripeGap,
+    StripeRecord,
+    StripeReformation,
+    StripeStale,
+)
+from fairtape.edge.protocol.itch_codec import SessionReaders
+from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, Opaque, decode_opaque
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
-from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
+from fairtape.edge.service.subscriber import MulticastSubscriber, chosen_feeds
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
@@ -107,7 +115,7 @@ class StripeFeed:
                 raise ClientError(f"stripes names {number}; plan {self._plan.version} has {[*self._plan.stripes]}")
         self._subscriber = MulticastSubscriber(
             target.tag,
-            feeds=feeds_of(self._plan, target.feeds),
+            feeds=chosen_feeds(self._plan, target.feeds),
             servers=target.servers,
             interface=target.interface,
             clock=SharedClock(),
@@ -132,7 +140,7 @@ class StripeFeed:
         """What is received from there on, until `stop`."""
         try:
             while not self._stopped:
-                for record in self._subscriber.turn():
+                for record in self._subscriber.run_once():
                     yield from self._interpreter.deliveries(record, time.time_ns())
         finally:
             self._subscriber.close()
@@ -172,29 +180,27 @@ class Interpreter:
         self._numbers: dict[str, int] = {}  # of each session: the sequence number of its last trade
         self._assemblers: dict[int, Assembler] = {}  # of each source
 
-    def deliveries(self, record: customer_records.Record, at: Instant) -> Iterator[Delivery]:
+    def deliveries(self, record: StripeRecord, at: Instant) -> Iterator[Delivery]:
         """What a record holds that was received at this instant."""
         match record:
-            case customer_records.Delivered():
+            case Delivered():
                 yield from self._delivered(record, at)
-            case customer_records.Gap(stripe, session, first, count):
+            case StripeGap(stripe, session, first, count):
                 self._parts.pop(session, None)
                 broken = self._broken.pop(session, None)
                 if broken is not None:  # the trade that replaces it is lost, but it is void all the same
                     yield self._canceled(broken, session, _Origin(stripe, first, at))
                 yield Gap(first, count, stripe)
-            case customer_records.Reformation(stripe, sequence, formation) | customer_records.Break(
-                stripe, sequence, formation
-            ):
+            case StripeReformation(stripe, sequence, formation) | StripeBreak(stripe, sequence, formation):
                 if formation > self._formation:
                     self._formation = formation
                     yield _formation_notice(record, sequence, formation, stripe)
-            case customer_records.Stale(stripe, since):
+            case StripeStale(stripe, since):
                 yield Stale(since, stripe)
-            case customer_records.Fresh(stripe):
+            case StripeFresh(stripe):
                 yield Fresh(stripe)
 
-    def _delivered(self, record: customer_records.Delivered, at: Instant) -> Iterator[Delivery]:
+    def _delivered(self, record: Delivered, at: Instant) -> Iterator[Delivery]:
         printed: list[tuple[int, PrintedTrade]] = []
         for number, encoded in enumerate(record.messages, record.first):
             message = self._decoded(record.session, encoded)
@@ -283,8 +289,8 @@ def _put_bounded(table: dict[Key, Value], key: Key, value: Value) -> None:
     table[key] = value
 
 
-def _formation_notice(record: customer_records.Record, sequence: int, formation: int, stripe: int) -> Notice:
-    kind = Break if isinstance(record, customer_records.Break) else Reformation
+def _formation_notice(record: StripeRecord, sequence: int, formation: int, stripe: int) -> Notice:
+    kind = Break if isinstance(record, StripeBreak) else Reformation
     return kind(sequence, formation, None, stripe)
 
 

@@ -26,7 +26,6 @@ from fairtape.gateway.servers.native_messages import encode_line, event_of, pars
 from fairtape.market.prices import BadNumber, parse_fixed
 
 ADDRESSES_MAX: Final = 32
-PORT_MAX: Final = 65_535
 LINE_MAX: Final = 64 << 10  # bytes of a server's line
 EVENTS_MAX: Final = 1 << 16  # that wait to be read; with more, the connection is not read
 OPEN_PERIOD: Final = 10.0  # seconds for a connection and the answer to a login

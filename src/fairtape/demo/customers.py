@@ -22,8 +22,7 @@ from fairtape.demo.floors import Opening
 from fairtape.demo.world import REGIONS, BackgroundTimer, lower_priority, plan_of, region_of
 from fairtape.deployment.config.description import Deployment, read_deployment
 from fairtape.deployment.process.children import ChildLink, Ready
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import Delivered, Gap, Heard, Record, Silent
+from fairtape.edge.protocol.customer import Customer, CustomerOptions, Delivered, Heard, Silent, StripeGap, StripeRecord
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.formats.itch.messages import ItchTrade
 from fairtape.formats.itch.ticker import WIDE
@@ -115,13 +114,13 @@ class _CustomerState:
     counts: dict[int, int] = field(default_factory=dict)
     digests: dict[int, Any] = field(default_factory=dict)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: StripeRecord) -> None:
         match record:
             case Delivered(stripe, _, _, messages):
                 self.trades += sum(message[:1] in TRADES for message in messages)
                 self.counts[stripe] = self.counts.get(stripe, 0) + len(messages)
                 self.digests.setdefault(stripe, blake2b()).update(b"".join(messages))
-            case Gap():
+            case StripeGap():
                 self.gaps += record.count
             case Silent(stripe, feed, _):
                 self.silent.add((stripe, feed))

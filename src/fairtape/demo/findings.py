@@ -24,7 +24,7 @@ from fairtape.demo.tally import DemoTally
 from fairtape.demo.world import FLOORS, REGIONS, SITES, TIMING, DemoWorld, plan_of
 from fairtape.deployment.config.description import Deployment
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import Step, StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import StripeMessages, StripeSequencer, StripeStep
 from fairtape.formats.framing import unframe
 from fairtape.journal import AuditReport, FormationChanged, JournalEntry, JournalReader, compare, verify
 from fairtape.market.trades import records
@@ -348,14 +348,14 @@ def _released(deployment: Deployment, journal: Path) -> dict[int, tuple[int, byt
     with JournalReader.open(journal).entries() as cursor:
         for each in cursor.everything():
             if isinstance(each, FormationChanged):
-                sequencer.turn(each.change)
+                sequencer.on_formation(each.change)
             else:
                 _add(sequencer.deliver(each.ordered), counts, digests)
     numbers = (stripe.number for stripe in edition.stripes)
     return {number: (count, made.digest()) for number, count, made in zip(numbers, counts, digests, strict=True)}
 
 
-def _add(steps: Sequence[Step], counts: list[int], digests: list[Any]) -> None:
+def _add(steps: Sequence[StripeStep], counts: list[int], digests: list[Any]) -> None:
     for step in steps:
         if isinstance(step, StripeMessages):
             counts[step.stripe] += step.count

@@ -116,7 +116,7 @@ class DemoTally:
         """An entry that a site has released, or a change of formation at its place in the order."""
         if isinstance(entry, FormationChanged):
             if node == TICKER_SITE:
-                self.ticker.turn(entry.change)
+                self.ticker.on_formation(entry.change)
             return
         assert entry.release is not None
         site, release = self.sites[node], entry.release

@@ -18,10 +18,9 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side
+from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side, encode
 from fairtape.exchange.outputs import TentativeFill
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cluster import Cluster, ClusterPlan

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from fairtape.core.instants import Instant
 from fairtape.core.json_objects import EMPTY, INLINE, KEY, OPTIONAL, BadJson, decode, encode
-from fairtape.edge.service.status import PublisherStatus, RetransmitStatus
+from fairtape.edge.status import PublisherStatus, RetransmitStatus
 from fairtape.wire.frames import NodeId
 
 __all__ = [

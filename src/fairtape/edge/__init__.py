@@ -2,4 +2,5 @@
 
 - `protocol`: machines without input or output: numbering, encoding, sending, repair, replay, and the customer
 - `service`: the same machines on sockets, journals and files
+- `status`: what they report to the operator
 """

@@ -9,12 +9,22 @@ from collections.abc import Sequence
 from typing import Final
 
 from fairtape.core.instants import Instant
+from fairtape.exchange.auctions import (
+    Clearing,
+    ClockState,
+    award,
+    by_batch,
+    clear,
+    clock_price_at,
+    middle,
+    nearest,
+    run_clock,
+    uncross,
+)
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Ladder, Order, Reduction, RemovalReason, reduce_open
+from fairtape.exchange.matching import cost, fillable, match
 from fairtape.exchange.orders import NewOrder, OpenMarket, OrderType, Side, TimeInForce
-from fairtape.exchange.rules import dutch
-from fairtape.exchange.rules.auctions import Clearing, award, by_batch, clear, middle, nearest, uncross
-from fairtape.exchange.rules.continuous import cost, fillable, match
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     EXCHANGEABLE,
     BatchAuction,
     CallAuction,
@@ -76,7 +86,7 @@ class Market:
         self.halted = False
         self.last: Price = 0  # price of the latest trade; 0: none yet
         self._stops = (Ladder(), Ladder())  # stop orders to buy, lowest stop first; to sell, highest first
-        self._clock = dutch.ClockState(0, now)
+        self._clock = ClockState(0, now)
         self._batch = self._batch_at(now)
 
     # Checks.
@@ -173,7 +183,7 @@ class Market:
         if not isinstance(self.rule, DutchClock):
             return fills
         if order.sign < 0:
-            self._clock = dutch.ClockState(self.rule.start, now)
+            self._clock = ClockState(self.rule.start, now)
         fills += self.advance(now)
         if order.open and (order.is_market or order.time_in_force is not DAY):
             self.book.remove(order)
@@ -234,7 +244,7 @@ class Market:
             return _NO_FILLS
         fills: Sequence[Fill] = _NO_FILLS
         if isinstance(self.rule, DutchClock):
-            fills, self._clock = dutch.run(self.book, self.rule, self._clock, now)
+            fills, self._clock = run_clock(self.book, self.rule, self._clock, now)
         elif isinstance(self.rule, BatchAuction) and self._batch_at(now) > self._batch:
             self._batch = self._batch_at(now)
             fills = self._cleared(self.rule)
@@ -289,13 +299,13 @@ class Market:
     def halt(self, now: Instant) -> None:
         """Stop trading, and the clock."""
         if not self.halted:
-            self._clock = dutch.ClockState(self.clock_price(now), now)
+            self._clock = ClockState(self.clock_price(now), now)
             self.halted = True
 
     def resume(self, now: Instant) -> None:
         """Continue trading; the clock continues from its price at the halt."""
         if self.halted:
-            self._clock = dutch.ClockState(self._clock.price, now)
+            self._clock = ClockState(self._clock.price, now)
             self._batch = self._batch_at(now)
             self.halted = False
 
@@ -327,7 +337,7 @@ class Market:
         lot = self.book.asks.first()
         if not isinstance(self.rule, DutchClock) or lot is None:
             return 0
-        return dutch.price_at(self.rule, self._clock, lot.price, self._clock.set_at if self.halted else now)
+        return clock_price_at(self.rule, self._clock, lot.price, self._clock.set_at if self.halted else now)
 
     def cost(self, order: Order, now: Instant) -> int:
         """The most that a market order to buy may pay, as price times quantity."""

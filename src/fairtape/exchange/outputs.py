@@ -135,7 +135,7 @@ class Voided:
 
 
 @dataclass(slots=True)
-class Broken:
+class SequenceBroken:
     """A Break: numbers from here on may have been used for other messages."""
 
     token: int
@@ -174,7 +174,7 @@ class MarketChanged:
     what: str
 
 
-Output: TypeAlias = (
+FloorOutput: TypeAlias = (
     Sequenced
     | Replaced
     | Cancelled
@@ -183,7 +183,7 @@ Output: TypeAlias = (
     | Committed
     | Printed
     | Voided
-    | Broken
+    | SequenceBroken
     | Evidence
     | Funded
     | MarketChanged

@@ -3,8 +3,9 @@
 An order passes these modules, in this order:
 
 1. `servers.streams` (native, OUCH) or `servers.fix_server` (FIX) reads bytes from a connection.
-2. `servers.native_server` with `native_messages`, `servers.ouch_server`, or `session.acceptor` with `session.session`
-   turns the bytes into messages of a logged-in client; `servers.authenticator` has checked the login.
+2. `servers.native_server` with `native_messages`, `servers.ouch_server`, or `session.acceptor` with
+   `session.fix_session` turns the bytes into messages of a logged-in client; `servers.authenticator` has checked the
+   login.
 3. The same server, or `servers.fix_orders` for FIX, turns the message into a `NewOrder`, `Cancel` or `Replace`.
 4. `servers.order_gateway` passes it to `core.gateway_core`, which checks it against the floor and the pending requests
    and numbers it.

@@ -30,6 +30,7 @@ LISTINGS_MAX: Final = (1 << 16) - 1  # symbols × venues of the stripes of one c
 FEEDS_MAX: Final = 64
 FEED_NAME_MAX: Final = 16
 BITS_PER_S_MAX: Final = 10**12
+UDP_OVERHEAD: Final = 28  # bytes of the IP and UDP headers of a datagram, which count towards the rate of a stripe
 
 _FEED_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _ADDRESS: Final = re.compile(r"(0|[1-9][0-9]{0,2})(?:\.(0|[1-9][0-9]{0,2})){3}")

@@ -21,7 +21,6 @@ from typing import Final
 from fairtape.core.effects import FormationChange, Ordered, Release
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.exchange.floor import Floor, Replica
-from fairtape.exchange.order_codec import decode, encode
 from fairtape.exchange.orders import (
     CASH,
     Action,
@@ -37,24 +36,26 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
     TradeReport,
+    decode,
+    encode,
 )
 from fairtape.exchange.outputs import (
-    Broken,
     Cancelled,
     Committed,
     Evidence,
     Execution,
+    FloorOutput,
     Funded,
     MarketChanged,
-    Output,
     Printed,
     Rejected,
     Replaced,
+    SequenceBroken,
     Sequenced,
     TentativeFill,
     Voided,
 )
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BatchAuction,
     CallAuction,
     Continuous,
@@ -85,7 +86,7 @@ OPENING: Final = EPOCH + 100 * MILLISECOND
 OPERATOR_PERIOD: Final = 150 * MILLISECOND
 TURNS_MAX: Final = 2_000_000  # events of one world: twice as many nodes as without a floor
 
-_COUNTED: Final[Mapping[type[Output], str]] = {
+_COUNTED: Final[Mapping[type[FloorOutput], str]] = {
     Sequenced: "orders taken",
     Replaced: "orders replaced",
     Cancelled: "orders cancelled",
@@ -94,7 +95,7 @@ _COUNTED: Final[Mapping[type[Output], str]] = {
     Committed: "trades committed",
     Printed: "trades printed",
     Voided: "trades void",
-    Broken: "breaks",
+    SequenceBroken: "breaks",
     Evidence: "accusations",
     Funded: "fundings",
     MarketChanged: "market changes",
@@ -145,7 +146,7 @@ class FloorReplicas(Observer):
     def formation_changed(self, node: NodeId, change: FormationChange, now: Instant, /) -> None:  # noqa: ARG002
         """Apply the formation; trades of lost tokens become void."""
         self._formations[change.formation] = decode_formation(change.layout)
-        self._check_outputs(node, (change.formation, change.token), self._replica(node).turn(change))
+        self._check_outputs(node, (change.formation, change.token), self._replica(node).on_formation(change))
 
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
         """A restarted site has nothing but its journal."""
@@ -187,7 +188,7 @@ class FloorReplicas(Observer):
         self.counts["reports"] += 1
         world.at(world.now, partial(self._cluster.publish, self._arbiters[node], [payload]))
 
-    def _check_outputs(self, node: NodeId, place: Place, outputs: list[Output]) -> None:
+    def _check_outputs(self, node: NodeId, place: Place, outputs: list[FloorOutput]) -> None:
         for output in outputs:
             self.counts[_COUNTED[type(output)]] += 1
             match output:

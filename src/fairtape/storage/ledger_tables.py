@@ -38,8 +38,16 @@ from sqlalchemy import (
 )
 
 from fairtape.core.errors import UserError
-from fairtape.exchange.ledger import Ledger, LedgerAccount
-from fairtape.exchange.transfers import AccountBalance, BalancePart, Settlement, Transfer, TransferBatch, TransferReason
+from fairtape.exchange.ledger import (
+    AccountBalance,
+    BalancePart,
+    Ledger,
+    LedgerAccount,
+    Settlement,
+    Transfer,
+    TransferBatch,
+    TransferReason,
+)
 from fairtape.storage.database import database_errors, open_database
 
 AMOUNT_MAX: Final = (1 << 63) - 1  # of a column

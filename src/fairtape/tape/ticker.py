@@ -139,7 +139,7 @@ class Ticker:
         changed = self.venues.update_states(ordered.acknowledged_at)
         return outputs + [VenueChange(each.name, each.state, ordered.acknowledged_at) for each in changed]
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """Take a change of formation. After a Break its numbers may have been used, and counted here, before."""
         if change.broken:
             self.sound &= change.sequence >= self.due

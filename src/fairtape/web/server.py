@@ -16,11 +16,11 @@ from fairtape.deployment.config.description import FILE, NodeKind, read_deployme
 from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.net.driver import allow_files, tune_gc
 from fairtape.web.api import Api
-from fairtape.web.broadcast import Broadcaster, Limits
+from fairtape.web.broadcast import Broadcaster, BroadcastLimits
 from fairtape.web.history import HistoryArchive
+from fairtape.web.live_ticker import LiveTicker
 from fairtape.web.request_timeout import CONNECTIONS_SPARE, RequestTimeoutProtocol
 from fairtape.web.server_loop import ServerLoop
-from fairtape.web.ticker import LiveTicker
 from fairtape.web.websocket import WebSocketConnection
 
 HOST: Final = "127.0.0.1"
@@ -90,10 +90,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def make_server(
-    target: ServedSite, limits: Limits | None = None, *, report: Callable[[str], None] = lambda _: None
+    target: ServedSite, limits: BroadcastLimits | None = None, *, report: Callable[[str], None] = lambda _: None
 ) -> TickerServer:
     """A server that is not started yet; `report` informs its operator. Reads the journal back, which takes a moment."""
-    limits = limits or Limits()
+    limits = limits or BroadcastLimits()
     needed = limits.customers_max + CONNECTIONS_SPARE + FILES_SPARE
     if (allowed := allow_files(needed)) < needed:
         report(
@@ -132,7 +132,7 @@ class Running:
 def running(
     target: ServedSite,
     *,
-    limits: Limits | None = None,
+    limits: BroadcastLimits | None = None,
     host: str = HOST,
     port: int = 0,
     report: Callable[[str], None] = lambda _: None,

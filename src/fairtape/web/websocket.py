@@ -20,8 +20,7 @@ from websockets.server import ServerProtocol
 
 from fairtape.core.instants import SECOND
 from fairtape.core.token_bucket import TokenBucket
-from fairtape.web.broadcast import FULL, GOING_AWAY, Broadcaster
-from fairtape.web.customer import WebCustomer
+from fairtape.web.broadcast import FULL, GOING_AWAY, Broadcaster, WebCustomer
 from fairtape.web.encoding import json_bytes, text_frame
 from fairtape.web.subscription import Overload, Refusal, RequestVerb, Subscription, request_of, subscription_of_query
 

@@ -114,12 +114,12 @@ def test_another_site_goes_on_where_one_stopped(sizes: tuple[int, int], turn: in
     short, more = sizes
     whole = order(short + more)
     turn = min(turn, len(whole) - 1)
-    turning = change(whole[turn], 2)
+    formation_change = change(whole[turn], 2)
     with tempfile.TemporaryDirectory() as folder:
-        known = (whole[:turn], turning, whole[turn:short]) if turn < short else (whole[:short],)
+        known = (whole[:turn], formation_change, whole[turn:short]) if turn < short else (whole[:short],)
         journals = {
             1: write(Path(folder) / "s1", *known),
-            2: write(Path(folder) / "s2", whole[:turn], turning, whole[turn:]),
+            2: write(Path(folder) / "s2", whole[:turn], formation_change, whole[turn:]),
         }
         with tape_of(journals) as (tape, follower, path):
             print_all(tape)

@@ -3,11 +3,15 @@
 import pytest
 
 from fairtape.client.stripe_feed import Interpreter
-from fairtape.edge.protocol import customer_records
+from fairtape.edge.protocol.customer import (
+    Delivered,
+    StripeGap,
+    StripeRecord,
+)
+from fairtape.edge.protocol.itch_codec import SessionReaders
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
-from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.formats.framing import unframe
 from fairtape.market import notices
 from fairtape.market.notices import Cancel, Correction, Status, encode_notice
@@ -29,25 +33,25 @@ PAYLOADS = [
 ]
 
 
-def delivered() -> list[customer_records.Delivered]:
+def delivered() -> list[Delivered]:
     sequencer = StripeSequencer(StripePosition.fresh(edition()))
     stripes = {edition().session(stripe.number): stripe.number for stripe in edition().stripes}
     steps = [*sequencer.begin(), *sequencer.deliver(token(1, PAYLOADS))]
     return [
-        customer_records.Delivered(stripes[step.session], step.session, step.first, tuple(unframe(step.framed)))
+        Delivered(stripes[step.session], step.session, step.first, tuple(unframe(step.framed)))
         for step in steps
         if isinstance(step, Numbered)
     ]
 
 
-def interpreted(records: list[customer_records.Record]) -> list[Delivery]:
+def interpreted(records: list[StripeRecord]) -> list[Delivery]:
     interpreter = Interpreter(SessionReaders(lambda version: plan(version)))
     return [each for record in records for each in interpreter.deliveries(record, 77)]
 
 
-def one_by_one(records: list[customer_records.Delivered]) -> list[customer_records.Record]:
+def one_by_one(records: list[Delivered]) -> list[StripeRecord]:
     return [
-        customer_records.Delivered(each.stripe, each.session, each.first + at, (message,))
+        Delivered(each.stripe, each.session, each.first + at, (message,))
         for each in records
         for at, message in enumerate(each.messages)
     ]
@@ -73,10 +77,8 @@ def test_a_trade_whose_correction_is_lost_is_canceled() -> None:
     records = one_by_one(delivered())
     place = next(at for at in range(len(records)) if len(interpreted(records[: at + 1])) == 5)
     lost = records[place]
-    assert isinstance(lost, customer_records.Delivered)
-    found = interpreted(
-        [*records[:place], customer_records.Gap(lost.stripe, lost.session, lost.first, 1), *records[place + 1 :]]
-    )
+    assert isinstance(lost, Delivered)
+    found = interpreted([*records[:place], StripeGap(lost.stripe, lost.session, lost.first, 1), *records[place + 1 :]])
     assert not any(isinstance(each, Corrected) for each in found)
     gap = next(at for at, each in enumerate(found) if isinstance(each, Gap))
     broken = found[gap - 1]

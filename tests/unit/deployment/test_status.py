@@ -22,8 +22,7 @@ from fairtape.deployment.status import (
     encode_status,
 )
 from fairtape.deployment.status_files import RunFolder, StatusFile, incarnation_of
-from fairtape.edge.protocol.counters import RemulticastCounts, ReplayCounts, RetransmitterCounts
-from fairtape.edge.service.status import PublisherStatus, RetransmitStatus
+from fairtape.edge.status import PublisherStatus, RemulticastCounts, ReplayCounts, RetransmitStatus, RetransmitterCounts
 from unit.deployment.status_values import load_status, reformer_status, site_status
 
 PUBLISHER = PublisherStatus(

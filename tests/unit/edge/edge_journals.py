@@ -102,7 +102,7 @@ def twin(
     steps = sequencer.begin()
     for each in entries:
         if isinstance(each, FormationChange):
-            sequencer.turn(each)
+            sequencer.on_formation(each)
             if second is not None and each.formation == 3:
                 sequencer.change_plan(second, at_sequence=each.sequence, at=each.installed_at)
         else:

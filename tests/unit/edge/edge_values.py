@@ -60,7 +60,7 @@ def delivery(ordered: Ordered) -> Deliver:
     return Deliver(ordered, release)
 
 
-def turning(sequence: int, formation: int, *, broken: bool = False) -> FormationChange:
+def formation_change(sequence: int, formation: int, *, broken: bool = False) -> FormationChange:
     return FormationChange(0, formation, sequence, sequence, broken, b"layout", NOON + sequence)
 
 

@@ -5,17 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.edge.protocol.customer import Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import (
+from fairtape.edge.protocol.customer import (
+    Customer,
+    CustomerOptions,
     Delivered,
     Ended,
-    Fresh,
-    Gap,
     Heard,
     PlanChange,
-    Record,
     Silent,
-    Stale,
+    StripeFresh,
+    StripeGap,
+    StripeRecord,
+    StripeStale,
 )
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.formats.moldudp64 import Packet, decode_request, encode
@@ -35,7 +36,7 @@ def packet(first: int, count: int, session: str = SESSION) -> bytes:
     return encode(Packet(session, first, tuple(b"%d" % number for number in range(first, first + count))))
 
 
-def records(machine: Customer, until: int = NOON) -> list[Record]:
+def records(machine: Customer, until: int = NOON) -> list[StripeRecord]:
     found = []
     while (deadline := machine.deadline()) is not None and deadline <= until:
         machine.wake(deadline)
@@ -70,7 +71,7 @@ def test_a_hole_becomes_an_exact_gap_when_patience_ends() -> None:
     machine.receive(packet(1, 2), NOON, feed="A")
     machine.receive(packet(5, 1), NOON, feed="A")
     assert records(machine, NOON + 49 * MILLISECOND) == [Delivered(1, SESSION, 1, (b"1", b"2"))]
-    assert records(machine, NOON + 50 * MILLISECOND) == [Gap(1, SESSION, 3, 2), Delivered(1, SESSION, 5, (b"5",))]
+    assert records(machine, NOON + 50 * MILLISECOND) == [StripeGap(1, SESSION, 3, 2), Delivered(1, SESSION, 5, (b"5",))]
 
 
 def test_a_hole_is_requested_after_a_delay_and_from_another_server_when_one_is_silent() -> None:
@@ -97,9 +98,9 @@ def test_silence_of_one_feed_and_of_all_is_reported_and_so_is_its_end() -> None:
     machine.receive(packet(1, 1), NOON + SECOND, feed="B")
     records(machine)
     assert records(machine, NOON + 3 * SECOND) == [Silent(1, "A", NOON)]
-    assert records(machine, NOON + 4 * SECOND) == [Silent(1, "B", NOON + SECOND), Stale(1, NOON + SECOND)]
+    assert records(machine, NOON + 4 * SECOND) == [Silent(1, "B", NOON + SECOND), StripeStale(1, NOON + SECOND)]
     machine.receive(packet(2, 1), NOON + 5 * SECOND, feed="B")
-    assert records(machine)[:2] == [Fresh(1), Heard(1, "B")]
+    assert records(machine)[:2] == [StripeFresh(1), Heard(1, "B")]
 
 
 def test_a_new_plan_waits_for_the_end_of_the_old_one() -> None:
@@ -159,7 +160,7 @@ def test_the_next_edition_is_held_only_within_the_limit() -> None:
 def test_delivered_and_gaps_are_everything_once_and_in_order(heard: list[tuple[int, int, int, str, bool]]) -> None:
     machine = listener(patience=20 * MILLISECOND, ahead_max=40)
     now = NOON
-    reported: list[Record] = []
+    reported: list[StripeRecord] = []
     for pause, first, count, feed, ended in heard:
         now += pause * MILLISECOND
         reported += records(machine, now)
@@ -174,7 +175,7 @@ def test_delivered_and_gaps_are_everything_once_and_in_order(heard: list[tuple[i
                 b"%d" % number for number in range(following, following + len(record.messages))
             )
             following += len(record.messages)
-        elif isinstance(record, Gap):
+        elif isinstance(record, StripeGap):
             assert record.first == following
             following += record.count
     known = max((first + count for _, first, count, _, _ in heard), default=1)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
-from fairtape.edge.protocol.pacing import OVERHEAD
 from fairtape.edge.protocol.remulticast import Remulticaster, RemulticastOptions
 from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.formats import moldudp64
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import packets, session_field
+from fairtape.market.stripes import UDP_OVERHEAD
 from fairtape.market.trades import encode
 from unit.edge.edge_values import NOON, delivery, edition, plan, token, tokens, trade
 
@@ -30,7 +30,7 @@ def run(machine: Remulticaster, until: int) -> list[tuple[int, moldudp64.Packet,
     while True:
         for effect in machine.drain():
             assert isinstance(effect, SendMulticast)
-            sent += [(now, moldudp64.decode(d), 8 * (len(d) + OVERHEAD)) for d in effect.datagrams]
+            sent += [(now, moldudp64.decode(d), 8 * (len(d) + UDP_OVERHEAD)) for d in effect.datagrams]
         deadline = machine.deadline()
         if deadline is None or deadline > until:
             return sent

@@ -1,4 +1,7 @@
-"""The replay archive: everything that a site released, by session and number, however old."""
+"""The replay archive: everything that a site released, by session and number, however old.
+
+One that is opened again continues where it was, has everything, and trusts the journal over its file.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +11,8 @@ import pytest
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
-from fairtape.journal import JournalWriter, SyncPolicy
-from unit.edge.edge_journals import SETTINGS, change, history, plan_store, release_of, twin, write, written
+from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
+from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, release_of, twin, write, written
 from unit.edge.edge_values import NOON, edition, plan, tokens
 
 SECOND_PLAN = plan(2, stripes=3)
@@ -113,3 +116,109 @@ def test_a_truncated_journal_is_read_again_from_the_beginning(tmp_path: Path) ->
     assert archive.sequence == rest[-1].sequence + rest[-1].count
     assert archive.current(1) == replace(edition(), breaks=1).session(1)
     writer.close()
+
+
+def caught_up(folder: Path, plans: StripePlanStore) -> ReplayArchive:
+    archive = ReplayArchive(
+        folder / "s1", SETTINGS, plans, snapshot=folder / "edge" / "s1.memory", recent_bytes_max=2_000
+    )
+    while archive.update_index():
+        pass
+    return archive
+
+
+def save_snapshot(archive: ReplayArchive) -> None:
+    write = archive.snapshot_writer()
+    assert write is not None
+    write()
+
+
+def held(archive: ReplayArchive, sessions: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
+    """Every message of these sessions, requested in small pieces."""
+    found: dict[str, list[bytes]] = {}
+    for session, messages in sessions.items():
+        extent = archive.extent(session)
+        assert extent is not None
+        assert extent.following == len(messages) + 1
+        found[session] = []
+        while len(found[session]) < len(messages) and (piece := archive.messages(session, len(found[session]) + 1, 50)):
+            found[session] += piece
+    return found
+
+
+@pytest.mark.parametrize("stops", [(2,), (7, 20, 21), (40, 41, 42, 43), (60,)])
+def test_it_continues_where_it_was_and_has_everything(
+    tmp_path: Path, stops: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, plans = history(second=SECOND_PLAN), plan_store(tmp_path, plan(), SECOND_PLAN)
+    writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
+    rest: list[Content] = list(entries)
+    sequence = 0
+    for stop in stops:
+        part = [rest.pop(0) for _ in range(min(stop, len(rest)))]
+        write(writer, part)
+        archive = caught_up(tmp_path, plans)
+        save_snapshot(archive)
+        sequence = archive.sequence
+        archive.close()
+    write(writer, rest)
+    writer.close()
+    begun: list[int] = []
+    read_entries = JournalReader.entries
+
+    def noted(self: JournalReader, *, from_sequence: int = 1, **how: object) -> object:
+        begun.append(from_sequence)
+        return read_entries(self, from_sequence=from_sequence, **how)  # type: ignore[arg-type]  # passed on unchanged
+
+    monkeypatch.setattr(JournalReader, "entries", noted)
+    archive = caught_up(tmp_path, plans)
+    assert sequence > 1
+    assert 1 not in begun  # nothing was read twice
+    _, expected = twin(entries, second=SECOND_PLAN)
+    assert held(archive, expected) == expected
+    assert archive.current(1) == edition(2).session(1)
+    assert set(archive.plans) == {1, 2}
+
+
+def test_a_journal_that_was_truncated_meanwhile_is_read_from_the_beginning(tmp_path: Path) -> None:
+    orders, plans = tokens(30, 4), plan_store(tmp_path)
+    writer = JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER)
+    write(writer, [change(orders[0], 1), *orders])
+    archive = caught_up(tmp_path, plans)
+    save_snapshot(archive)
+    archive.close()
+    writer.truncate_after(orders[9].token)
+    after = [replace(each, formation=2) for each in tokens(25, 4, first=orders[10].sequence)]
+    entries: list[Content] = [change(orders[0], 1), *orders[:10], change(after[0], 2, broken=True), *after]
+    write(writer, entries[11:])
+    writer.close()
+    archive = caught_up(tmp_path, plans)
+    _, expected = twin(entries)
+    assert held(archive, expected) == expected
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flip", "empty", "noise", "plan"])
+def test_a_damaged_snapshot_is_ignored(tmp_path: Path, spoil: str) -> None:
+    entries, plans = history(second=SECOND_PLAN), plan_store(tmp_path, plan(), SECOND_PLAN)
+    with JournalWriter.open(tmp_path / "s1", stripe=0, site=1, sync=SyncPolicy.NEVER) as writer:
+        write(writer, entries)
+    archive = caught_up(tmp_path, plans)
+    save_snapshot(archive)
+    archive.close()
+    file = tmp_path / "edge" / "s1.memory"
+    content = file.read_bytes()
+    spoilt = {
+        "cut": content[:-9],
+        "flip": content[:-1] + bytes([content[-1] ^ 1]),
+        "empty": b"",
+        "noise": b"{}\n",
+        "plan": content.replace(b'"tag": "FT"', b'"tag": "XX"'),
+    }
+    file.write_bytes(spoilt[spoil])
+    _, expected = twin(entries, second=SECOND_PLAN)
+    assert held(caught_up(tmp_path, plans), expected) == expected
+
+
+def test_no_snapshot_is_written_before_the_first_release(tmp_path: Path) -> None:
+    archive = ReplayArchive(tmp_path / "s1", SETTINGS, plan_store(tmp_path), snapshot=tmp_path / "edge" / "s1.memory")
+    assert archive.snapshot_writer() is None

@@ -5,20 +5,20 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.edge.protocol.archive import MessageIndex, RecentMessages, SessionExtent, reread
 from fairtape.edge.protocol.effects import (
-    Address,
     EdgeEffect,
-    Grade,
-    Refusal,
     RefusalReason,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
 from fairtape.edge.protocol.retransmitter import (
     CustomerAccounts,
+    Grade,
     RepairRequest,
     Retransmitter,
     RetransmitterOptions,
@@ -28,7 +28,7 @@ from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats import moldudp64
 from fairtape.formats.moldudp64 import MoldRequest, encode_request
-from unit.edge.edge_values import NOON, edition, plan, tokens, turning
+from unit.edge.edge_values import NOON, edition, formation_change, plan, tokens
 
 ONE: Address = ("10.0.0.1", 5)
 OTHER: Address = ("10.0.0.2", 5)
@@ -143,7 +143,7 @@ def test_an_answer_is_bounded_however_much_is_requested() -> None:
 
 
 def test_a_large_repair_takes_turns_with_others() -> None:
-    machine = server(recent(400), turn_datagrams_max=2, multicast_min=9)
+    machine = server(recent(400), wake_datagrams_max=2, multicast_min=9)
     ask(machine, 1, 400)
     ask(machine, 7, 1, OTHER)
     effects = [effect for effect in settle(machine) if isinstance(effect, SendUnicast)]
@@ -187,7 +187,7 @@ def test_a_refusal_of_a_guaranteed_customer_is_reported() -> None:
     machine.accounts.register(ONE[0], Grade.GUARANTEED)
     for _ in range(20):
         ask(machine, 5, 1)
-    refusals = [effect for effect in machine.drain() if isinstance(effect, Refusal)]
+    refusals = [effect for effect in machine.drain() if isinstance(effect, RepairRefused)]
     assert {refusal.why for refusal in refusals} <= {RefusalReason.FLOOD, RefusalReason.QUEUE}
     assert len(refusals) == machine.counts.floods + machine.counts.refused > 0
 
@@ -279,8 +279,13 @@ def test_messages_are_read_again_from_the_order_by_the_index(
 ) -> None:
     """R_x serves from the journal: the index may be sparse, and the messages are the same."""
     orders = tokens(30, 5)
-    boundary = turning(orders[20].sequence, 3)
-    entries: list[Ordered | FormationChange] = [*orders[:7], turning(orders[7].sequence, 2), *orders[7:20], boundary]
+    boundary = formation_change(orders[20].sequence, 3)
+    entries: list[Ordered | FormationChange] = [
+        *orders[:7],
+        formation_change(orders[7].sequence, 2),
+        *orders[7:20],
+        boundary,
+    ]
     entries += orders[20:]
     places, sequencer, kept = (
         MessageIndex(spacing=spacing, numbers_max=numbers_max),
@@ -296,7 +301,7 @@ def test_messages_are_read_again_from_the_order_by_the_index(
             for step in sequencer.deliver(entry):
                 kept.take(step, sequencer.at)
         else:
-            sequencer.turn(entry)
+            sequencer.on_formation(entry)
     for session in (SESSION, edition(2).session(2)):
         place = places.before(session, first)
         assert place is not None

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Ordered
 from fairtape.edge.protocol.sessions import StripePosition
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, load, save
-from fairtape.edge.service.stripe_numbering import recover
+from fairtape.edge.service.stripe_numbering import EdgeCheckpoint, load_checkpoint, recover, save_checkpoint
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader
 from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, twin, written
@@ -59,8 +58,8 @@ def test_a_checkpoint_saves_time_and_changes_nothing(
     plans = plan_store(folder, plan(), SECOND_PLAN)
     sequencer, _ = twin(until(entries, at), second=SECOND_PLAN)
     last = ordered(entries)[at - 1]
-    save(folder / "sidecar", EdgeCheckpoint(sequencer.position, last.formation, last.token))
-    loaded = load(folder / "sidecar", SETTINGS, plans)
+    save_checkpoint(folder / "sidecar", EdgeCheckpoint(sequencer.position, last.formation, last.token))
+    loaded = load_checkpoint(folder / "sidecar", SETTINGS, plans)
     assert loaded is not None
     assert loaded.position == sequencer.position
     fresh = recover(journal, folder / "none", SETTINGS, plans)
@@ -71,7 +70,7 @@ def test_a_checkpoint_of_what_was_truncated_is_not_used(tmp_path: Path) -> None:
     entries = history()
     lost, _ = twin(entries)
     last = ordered(entries)[-1]
-    save(tmp_path / "sidecar", EdgeCheckpoint(lost.position, last.formation, last.token))
+    save_checkpoint(tmp_path / "sidecar", EdgeCheckpoint(lost.position, last.formation, last.token))
     kept = until(entries, 50)
     following = [replace(each, formation=9) for each in ordered(entries)[50:]]
     survived = [*kept, change(following[0], 9, broken=True), *following]
@@ -86,17 +85,17 @@ def test_a_checkpoint_of_what_was_truncated_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1}', "null", '{"version": 1, "tag": "FT", "core": 0}'])
 def test_a_checkpoint_file_without_a_meaning_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "sidecar").write_text(text)
-    assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
+    assert load_checkpoint(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
 def test_a_checkpoint_file_of_another_deployment_is_ignored(tmp_path: Path) -> None:
     entries = history()
     sequencer, _ = twin(entries)
-    save(tmp_path / "sidecar", EdgeCheckpoint(sequencer.position, 3, ordered(entries)[-1].token))
-    assert load(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), plan_store(tmp_path)) is None
+    save_checkpoint(tmp_path / "sidecar", EdgeCheckpoint(sequencer.position, 3, ordered(entries)[-1].token))
+    assert load_checkpoint(tmp_path / "sidecar", replace(SETTINGS, tag="XY"), plan_store(tmp_path)) is None
     fields = json.loads((tmp_path / "sidecar").read_text())
     (tmp_path / "sidecar").write_text(json.dumps({**fields, "following": [1]}))
-    assert load(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
+    assert load_checkpoint(tmp_path / "sidecar", SETTINGS, plan_store(tmp_path)) is None
 
 
 def test_where_a_plan_is_missing_there_is_no_position(tmp_path: Path) -> None:

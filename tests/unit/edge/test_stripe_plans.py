@@ -10,13 +10,13 @@ from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, read_plan, version_of
 from fairtape.market.stripe_files import to_toml
 from unit.edge.edge_journals import plan_store
-from unit.edge.edge_values import plan, turning
+from unit.edge.edge_values import formation_change, plan
 
 
 def test_a_mark_names_the_version_and_distinguishes_plans_of_one_version() -> None:
     assert version_of(mark_of(plan(7))) == 7
     assert mark_of(plan(7)) != mark_of(plan(7, stripes=3))
-    assert mark_in(turning(1, 1)) == 0  # a layout that cannot be decoded names none
+    assert mark_in(formation_change(1, 1)) == 0  # a layout that cannot be decoded names none
 
 
 def test_what_was_added_is_found_again_and_prepared_ahead(tmp_path: Path) -> None:

@@ -8,32 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.effects import FormationChange, Ordered, Span
-from fairtape.edge.protocol.session_marks import (
+from fairtape.edge.protocol.sessions import (
     MARK,
     BadMark,
+    BadSession,
     Begun,
+    Edition,
     Over,
     Reformed,
+    SessionName,
+    StripePosition,
     decode_mark,
     decode_opaque,
     encode_mark,
     encode_opaque,
 )
-from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import (
     MESSAGE_MAX,
     SessionClosed,
     SessionOpened,
-    Step,
     StripeMessages,
     StripeSequencer,
+    StripeStep,
 )
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
 from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
 from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message
-from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, plan, token, tokens, trade, turning
+from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, formation_change, plan, token, tokens, trade
 
 PAYLOADS = st.one_of(
     st.integers(1, 10**4).map(lambda number: encode(trade(number))),
@@ -50,7 +53,7 @@ def fresh() -> StripeSequencer:
     return StripeSequencer(StripePosition.fresh(edition()))
 
 
-def sessions_of(steps: Sequence[Step]) -> dict[str, list[bytes]]:
+def sessions_of(steps: Sequence[StripeStep]) -> dict[str, list[bytes]]:
     """The messages of every session; asserts that they are numbered from 1 on without a hole."""
     found: dict[str, list[bytes]] = {}
     for step in steps:
@@ -99,13 +102,13 @@ def test_it_does_not_matter_when_changes_become_known(early: int, late: int, pla
     orders = tokens(8, 3)
     at = orders[5].sequence
 
-    def play(turn_told: int, plan_told: int) -> list[Step]:
+    def play(turn_told: int, plan_told: int) -> list[StripeStep]:
         sequencer = fresh()
         steps = sequencer.begin()
         for position, ordered in enumerate(orders):
             for turns in (not plan_first, plan_first):
                 if turns and turn_told == position:
-                    sequencer.turn(turning(at, 2))
+                    sequencer.on_formation(formation_change(at, 2))
                 elif not turns and plan_told == position:
                     sequencer.change_plan(plan(2), at_sequence=at, at=NOON)
             steps += sequencer.deliver(ordered)
@@ -124,7 +127,7 @@ def test_one_session_ends_where_the_next_begins() -> None:
         steps += sequencer.deliver(ordered)
     found = sessions_of(steps)
     for name, messages in found.items():
-        session = Session.parse(name)
+        session = SessionName.parse(name)
         assert session is not None
         marks = [decode_mark(message) for message in messages if message[:1] == MARK]
         if session.version == 1:
@@ -146,7 +149,7 @@ def test_a_break_begins_new_sessions_even_where_numbers_were_used_before() -> No
     sequencer = fresh()
     sequencer.begin()
     sequencer.deliver(tokens(1, 9)[0])
-    sequencer.turn(turning(4, 2, broken=True))
+    sequencer.on_formation(formation_change(4, 2, broken=True))
     steps = sequencer.deliver(tokens(1, 3, first=4)[0])
     (opened,) = [step for step in steps if isinstance(step, SessionOpened)]
     assert (opened.edition.breaks, opened.edition.sequence, sequencer.sequence) == (1, 4, 7)
@@ -164,11 +167,11 @@ def test_a_formation_that_a_break_undid_leaves_no_mark() -> None:
     """A site that had installed it numbers like one that never knew it."""
     orders = tokens(1, 4) + tokens(3, 4, first=3)
     stripers = fresh(), fresh()
-    stripers[0].turn(turning(5, 2))
+    stripers[0].on_formation(formation_change(5, 2))
     found = []
     for sequencer in stripers:
         steps = sequencer.begin()
-        sequencer.turn(turning(3, 3, broken=True))
+        sequencer.on_formation(formation_change(3, 3, broken=True))
         for ordered in orders:
             steps += sequencer.deliver(ordered)
         found.append(steps)
@@ -204,7 +207,7 @@ def test_fragments_of_long_messages_are_carried_unchanged(message: bytes) -> Non
     assert {decode_opaque(part).source for part in found} == {7}
 
 
-def sessions_of_opaque(steps: list[Step]) -> list[bytes]:
+def sessions_of_opaque(steps: list[StripeStep]) -> list[bytes]:
     return [
         m
         for step in steps
@@ -244,14 +247,14 @@ def test_bytes_that_are_no_mark_are_refused(noise: bytes) -> None:
 def test_session_names_have_ten_characters_and_are_read_back(
     deployment: str, version: int, breaks: int, stripe: int
 ) -> None:
-    session = Session(deployment, version, breaks, stripe)
+    session = SessionName(deployment, version, breaks, stripe)
     assert len(str(session)) == 10
-    assert Session.parse(str(session)) == session
+    assert SessionName.parse(str(session)) == session
 
 
 @given(st.text(max_size=12))
 def test_other_names_are_no_sessions_of_ours(text: str) -> None:
-    parsed = Session.parse(text)
+    parsed = SessionName.parse(text)
     assert parsed is None or str(parsed) == text
 
 
@@ -266,15 +269,15 @@ def test_a_journal_that_is_read_again_changes_nothing() -> None:
     orders = tokens(6, 3)
     sequencer = fresh()
     sequencer.begin()
-    changes = [turning(orders[2].sequence, 2), turning(orders[4].sequence, 3, broken=True)]
+    changes = [formation_change(orders[2].sequence, 2), formation_change(orders[4].sequence, 3, broken=True)]
     for change in changes:
-        sequencer.turn(change)
+        sequencer.on_formation(change)
     sequencer.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     for ordered in orders[:5]:
         sequencer.deliver(ordered)
     again = StripeSequencer(sequencer.position)
     for change in changes:
-        again.turn(change)
+        again.on_formation(change)
     again.change_plan(plan(2), at_sequence=orders[3].sequence, at=NOON)
     assert again.deliver(orders[5]) == sequencer.deliver(orders[5])
     assert again.position == sequencer.position
@@ -288,16 +291,16 @@ def test_a_change_that_comes_too_late_stops_it() -> None:
         if is_plan:
             sequencer.change_plan(plan(2), at_sequence=2, at=NOON)
         else:
-            sequencer.turn(turning(2, 2))
+            sequencer.on_formation(formation_change(2, 2))
         assert sequencer.lost
 
 
 def test_a_change_is_noted_once_however_often_it_comes() -> None:
     sequencer = fresh()
     sequencer.begin()
-    change: FormationChange = turning(1, 2)
-    sequencer.turn(change)
-    sequencer.turn(change)
+    change: FormationChange = formation_change(1, 2)
+    sequencer.on_formation(change)
+    sequencer.on_formation(change)
     marks = [step for step in sequencer.deliver(tokens(1, 1)[0]) if isinstance(step, StripeMessages) and step.size == 0]
     assert len(marks) == len(edition().stripes)
 

@@ -7,15 +7,14 @@ from typing import Any, Final
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Fill, Order
-from fairtape.exchange.floor import Floor
+from fairtape.exchange.floor import Floor, FloorLimits
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import Message, encode
-from fairtape.exchange.order_handling import FloorLimits
 from fairtape.exchange.orders import (
     CASH,
     Action,
     Cancel,
     Control,
+    FloorMessage,
     Funding,
     NewOrder,
     OpenMarket,
@@ -24,9 +23,10 @@ from fairtape.exchange.orders import (
     SelfTrade,
     Side,
     TimeInForce,
+    encode,
 )
-from fairtape.exchange.outputs import Output, Rejected
-from fairtape.exchange.rules.values import Continuous, Rule
+from fairtape.exchange.outputs import FloorOutput, Rejected
+from fairtape.exchange.rules import Continuous, Rule
 from fairtape.market.prices import ONE
 from fairtape.wire.blocks import pack_messages
 
@@ -156,7 +156,7 @@ class Script:
             if amount
         ]
 
-    def ordered(self, *messages: Message | bytes, source: int | None = None, at: Instant | None = None) -> Ordered:
+    def ordered(self, *messages: FloorMessage | bytes, source: int | None = None, at: Instant | None = None) -> Ordered:
         """The next token, with these messages."""
         self.token += 1
         spans = []
@@ -180,7 +180,9 @@ class ScriptedFloor:
     floor: Floor
     script: Script
 
-    def play(self, *messages: Message | bytes, source: int | None = None, at: Instant | None = None) -> list[Output]:
+    def play(
+        self, *messages: FloorMessage | bytes, source: int | None = None, at: Instant | None = None
+    ) -> list[FloorOutput]:
         """Apply one token with these messages."""
         return self.floor.apply(self.script.ordered(*messages, source=source, at=at))
 
@@ -197,12 +199,12 @@ def scripted_floor(
     return scripted
 
 
-def kinds(outputs: Iterable[Output]) -> list[str]:
+def kinds(outputs: Iterable[FloorOutput]) -> list[str]:
     """The class names of outputs."""
     return [type(output).__name__ for output in outputs]
 
 
-def the_rejection(outputs: list[Output]) -> str:
+def the_rejection(outputs: list[FloorOutput]) -> str:
     """The reason of the only rejected request."""
     (rejected,) = [output for output in outputs if isinstance(output, Rejected)]
     return rejected.reason

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
+from fairtape.exchange.auctions import by_batch, pro_rata
 from fairtape.exchange.book import Order
-from fairtape.exchange.rules.auctions import by_batch, pro_rata
-from fairtape.exchange.rules.values import BadRule, BatchAuction, Rounding
+from fairtape.exchange.rules import BadRule, BatchAuction, Rounding
 from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.rules.auctions import Clearing, clear, middle, nearest
-from fairtape.exchange.rules.values import CallAuction, Candidates, Rounding
+from fairtape.exchange.auctions import Clearing, clear, middle, nearest
+from fairtape.exchange.rules import CallAuction, Candidates, Rounding
 from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain, plain_fills
 
 Orders: TypeAlias = list[tuple[Any, ...]]

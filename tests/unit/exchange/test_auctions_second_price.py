@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.rules.values import SecondPrice
+from fairtape.exchange.rules import SecondPrice
 from unit.exchange.floor_values import MarketHarness, market_of, plain
 
 BRANDLY = "M. Brandly, Vickrey auctions: high bidder bids more honestly (2012)"

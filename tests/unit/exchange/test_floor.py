@@ -3,20 +3,18 @@
 import pytest
 
 from fairtape.core.instants import SECOND
-from fairtape.exchange.floor import Floor, OutOfOrder
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.orders import CASH, Action, Funding, Pulse, SelfTrade, TimeInForce, TradeReport
+from fairtape.exchange.floor import Floor, FloorLimits, OutOfOrder
+from fairtape.exchange.orders import CASH, Action, Funding, Pulse, SelfTrade, TimeInForce, TradeReport, encode
 from fairtape.exchange.outputs import (
     Cancelled,
     Committed,
-    Output,
+    FloorOutput,
     Printed,
     Replaced,
     Sequenced,
     TentativeFill,
 )
-from fairtape.exchange.rules.values import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
+from fairtape.exchange.rules import BatchAuction, CallAuction, Continuous, DutchClock, Pricing, SecondPrice
 from fairtape.market.trades import TradeFlag
 from unit.exchange.floor_values import (
     GATEWAY,
@@ -382,7 +380,7 @@ def test_a_market_order_without_a_bound_is_rejected_in_an_auction() -> None:
     assert "no rounds" in the_rejection(staged_and_uncrossed())
 
 
-def staged_and_uncrossed() -> list[Output]:
+def staged_and_uncrossed() -> list[FloorOutput]:
     scripted = scripted_floor()
     return scripted.play(scripted.script.control(Action.UNCROSS))
 

@@ -15,8 +15,7 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.process.arbiter import Arbiter
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import Message, decode
-from fairtape.exchange.orders import TradeReport
+from fairtape.exchange.orders import FloorMessage, TradeReport, decode
 from fairtape.exchange.outputs import Evidence
 from fairtape.journal import JournalFollower, JournalWriter
 from fairtape.nodes.source import Source
@@ -51,7 +50,7 @@ class Scribe:
         self.formation = 1
         self.writer.append_formation(change(1, 1, 1), 0)
 
-    def release(self, *messages: Message | bytes, source: int | None = None) -> Ordered:
+    def release(self, *messages: FloorMessage | bytes, source: int | None = None) -> Ordered:
         ordered = replace(self.script.ordered(*messages, source=source), formation=self.formation)
         self.writer.append(ordered, ordered.acknowledged_at)
         at = ordered.acknowledged_at
@@ -144,7 +143,7 @@ def test_a_reader_that_goes_on_with_another_site_after_a_break_is_rebuilt(tmp_pa
         assert reader.floor.trade_count == 2
         following.follow(2)
         outputs = [output for step in reader.steps() for output in step.outputs]
-        assert kinds(outputs) == ["Broken", "Voided", "Sequenced"]
+        assert kinds(outputs) == ["SequenceBroken", "Voided", "Sequenced"]
         assert (reader.floor.trade_count, reader.floor.token) == (1, kept.token + 1)
         reader.close()
 

@@ -5,10 +5,9 @@ import pytest
 from fairtape.core.effects import FormationChange
 from fairtape.exchange.ledger import ASSET_MAX, Ledger
 from fairtape.exchange.market import flaw_of
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Funding, OpenMarket, SelfTrade, TimeInForce, encode
 from fairtape.exchange.outputs import Cancelled, TentativeFill
-from fairtape.exchange.rules.values import CallAuction, Continuous
+from fairtape.exchange.rules import CallAuction, Continuous
 from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import FIXED_MAX, ONE
 from unit.exchange.floor_values import OPERATOR, fixed, scripted_floor, the_rejection
@@ -99,7 +98,7 @@ def test_a_resting_market_order_counts_at_the_highest_price() -> None:
 def test_a_formation_that_revokes_applied_tokens_makes_a_gateway_stale_without_a_break_of_its_own() -> None:
     gateway = gateway_of(101)
     sequence = Sequence([gateway]).open("ann")
-    gateway.turn(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))
+    gateway.on_formation(FormationChange(0, 2, sequence.token + 1, sequence.number, False, b"", 0))
     assert not gateway.stale
-    gateway.turn(FormationChange(0, 3, sequence.token, 1, False, b"", 0))
+    gateway.on_formation(FormationChange(0, 3, sequence.token, 1, False, b"", 0))
     assert gateway.stale

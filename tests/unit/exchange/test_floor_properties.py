@@ -7,10 +7,9 @@ import pytest
 
 from fairtape.core.instants import SECOND
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import Message
-from fairtape.exchange.orders import CASH, Action, Pulse, SelfTrade, TimeInForce
+from fairtape.exchange.orders import CASH, Action, FloorMessage, Pulse, SelfTrade, TimeInForce
 from fairtape.exchange.outputs import Committed, TentativeFill
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BatchAuction,
     CallAuction,
     Continuous,
@@ -50,11 +49,11 @@ class Crowd:
         self._rule = rule
         self._number = 0
 
-    def asks(self) -> list[Message]:
+    def asks(self) -> list[FloorMessage]:
         """The messages of one token."""
         return [self._message() for _ in range(self._chance.randrange(1, 5))]
 
-    def _message(self) -> Message:
+    def _message(self) -> FloorMessage:
         chance, script = self._chance, self._script
         self._number += 1
         draw = chance.random()
@@ -84,7 +83,7 @@ class Crowd:
         waiting = [(name, order_id) for name, each in self._floor.accounts.items() for order_id in each.orders]
         return self._chance.choice(waiting) if waiting else ("ann", "o1")
 
-    def _order(self) -> Message:
+    def _order(self) -> FloorMessage:
         chance, script = self._chance, self._script
         price = chance.choice(PRICES) if chance.random() < 0.9 else 0
         stop = chance.choice((4, 5, 6)) if chance.random() < 0.1 else 0

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fairtape.core.effects import FormationChange
-from fairtape.exchange.floor import Floor, OutOfOrder
-from fairtape.exchange.order_codec import decode, encode
-from fairtape.exchange.order_handling import FloorLimits
-from fairtape.exchange.orders import Pulse, TradeReport
-from fairtape.exchange.outputs import Broken, Evidence, Voided
+from fairtape.exchange.floor import Floor, FloorLimits, OutOfOrder
+from fairtape.exchange.orders import Pulse, TradeReport, decode, encode
+from fairtape.exchange.outputs import Evidence, SequenceBroken, Voided
 from unit.exchange.floor_values import kinds, scripted_floor, the_rejection
 
 
@@ -57,14 +55,14 @@ def test_replicas_agree_after_each_token_and_a_rebuilt_one_with_them() -> None:
 
 def test_a_formation_without_a_break_changes_nothing() -> None:
     scripted = scripted_floor()
-    assert scripted.floor.turn(break_at(1, broken=False)) == []
+    assert scripted.floor.on_formation(break_at(1, broken=False)) == []
 
 
 def test_at_a_break_trades_of_earlier_tokens_stand() -> None:
     scripted = scripted_floor(commit_passes=3)
     script = scripted.script
     scripted.play(script.sell("bob", "b1", 1, 1), script.buy("ann", "a1", 1, 1))
-    assert scripted.floor.turn(break_at(script.token + 1)) == [Broken(script.token + 1, 99, False)]
+    assert scripted.floor.on_formation(break_at(script.token + 1)) == [SequenceBroken(script.token + 1, 99, False)]
     scripted.play(Pulse())
     scripted.play(Pulse())
     assert kinds(scripted.play(Pulse())) == ["Committed", "Printed"]
@@ -77,9 +75,9 @@ def test_at_a_break_trades_of_lost_tokens_are_void_and_the_floor_asks_to_be_rebu
     lost = script.token + 1
     scripted.play(script.sell("bob", "b1", 2, 1), script.buy("ann", "a1", 1, 1))
     scripted.play(script.buy("ann", "a2", 1, 1))
-    outputs = scripted.floor.turn(break_at(lost))
+    outputs = scripted.floor.on_formation(break_at(lost))
     assert [output.committed for output in outputs if isinstance(output, Voided)] == [True, False]
-    assert outputs[0] == Broken(lost, 99, True)
+    assert outputs[0] == SequenceBroken(lost, 99, True)
     with pytest.raises(OutOfOrder, match="rebuild"):
         scripted.play(Pulse())
     rebuilt = Floor(commit_passes=1)

@@ -16,9 +16,9 @@ from fairtape.formats.fix.order_messages import (
     OrdType,
     read,
 )
-from fairtape.gateway.session.effects import Disconnect, Received, SessionEffect, SessionEvent, Transmit
-from fairtape.gateway.session.session import FixOptions, FixRole, FixSession, FixState
-from fairtape.gateway.session.store import MemoryFixStore
+from fairtape.gateway.session.effects import Disconnect, FixEffect, FixEvent, Received, Transmit
+from fairtape.gateway.session.fix_session import FixOptions, FixRole, FixSession, FixState
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 START: Instant = 1_700_000_000 * SECOND
 SECRET = "open sesame"  # noqa: S105 - protects nothing
@@ -56,7 +56,7 @@ class End:
 
     session: FixSession
     store: MemoryFixStore
-    events: list[SessionEvent] = field(default_factory=list)
+    events: list[FixEvent] = field(default_factory=list)
     outgoing: bytearray = field(default_factory=bytearray)
     disconnects: list[str] = field(default_factory=list)
 
@@ -152,7 +152,7 @@ class RawClient:
         )
         self.session.connected(self.now)
         self.stream = FixStream()
-        self.effects: list[SessionEffect] = []
+        self.effects: list[FixEffect] = []
 
     def say(
         self, kind: bytes, number: int | None, *body: tuple[int, bytes], header: Iterable[tuple[int, bytes]] = ()

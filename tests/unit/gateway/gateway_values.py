@@ -7,9 +7,8 @@ from typing import Any
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import SECOND, Instant
 from fairtape.exchange.floor import Floor
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.orders import CASH, Cancel, Funding, NewOrder, OpenMarket, OrderType, Replace, Side, encode
+from fairtape.exchange.rules import Continuous
 from fairtape.gateway.core.events import OrderEvent
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.core.limits import GatewayLimits
@@ -72,13 +71,13 @@ class Sequence:
         self.new_events()
         return self
 
-    def turn(self) -> None:
+    def next_token(self) -> None:
         """The next token takes what every gateway has entered, in their order."""
         self.deliver([(gateway.me, gateway.payloads()) for gateway in self.gateways])
 
     def settle(self) -> None:
         """Deliver what was entered, and let its trades commit."""
-        self.turn()
+        self.next_token()
         for _ in range(2):
             self.token += 1
             for gateway in self.gateways:

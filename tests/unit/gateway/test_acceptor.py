@@ -8,9 +8,9 @@ from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
 from fairtape.gateway.session.acceptor import FixAcceptor
 from fairtape.gateway.session.effects import AcceptorEffect, FromClient, LoggedOff, LoggedOn, Received
-from fairtape.gateway.session.session import RESEND_BATCH_MAX
-from fairtape.gateway.session.store import FixStore, MemoryFixStore
+from fairtape.gateway.session.fix_session import RESEND_BATCH_MAX, FixStore
 from unit.gateway.fix_world import SECRET, START, fields, order, report
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 ORDER = tuple(write(order("A"))[1:])
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.errors import UserError
-from fairtape.gateway.session.store import FixStore, MemoryFixStore
+from fairtape.gateway.session.fix_session import FixStore
 from fairtape.gateway.storage.fix_store import PRUNE_PERIOD, FixFile
+from unit.gateway.memory_fix_store import MemoryFixStore
 
 Make = Callable[[Path], FixStore]
 

@@ -2,9 +2,8 @@
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.instants import SECOND
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Side
-from fairtape.gateway.core.events import Asked, Cause, EventKind
+from fairtape.exchange.orders import Side, encode
+from fairtape.gateway.core.events import Cause, EventKind, RequestKind
 from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.market.prices import ONE
 from unit.exchange.floor_values import fixed
@@ -49,7 +48,7 @@ def test_an_order_that_is_not_sequenced_yet_holds_its_funds() -> None:
     assert (refused.cause, refused.reason) == (Cause.FUNDS, "1000 of cash is available; the request needs 2000")
     assert gateway.enter("ann", sell("ann", "a3", 1_000, 20), NOW).entered
     assert gateway.enter("ann", sell("ann", "a4", 1, 20), NOW).cause is Cause.FUNDS
-    sequence.turn()
+    sequence.next_token()
     assert gateway.enter("ann", buy("ann", "a5", 1_000, 2), NOW).cause is Cause.FUNDS  # now the floor has reserved them
     assert gateway.enter("ann", buy("ann", "a6", 500, 2), NOW).entered
 
@@ -60,10 +59,10 @@ def test_the_same_funds_through_two_gateways_at_once_are_spent_once() -> None:
     first, second = sequence.gateways
     assert first.enter("ann", buy("ann", "a1", 1_000, 9), NOW).entered
     assert second.enter("ann", buy("ann", "a2", 1_000, 9), NOW).entered
-    sequence.turn()
+    sequence.next_token()
     one, other = sequence.new_events()
     assert (one.client_id, one.kind) == ("a1", EventKind.SEQUENCED)
-    assert (other.client_id, other.kind, other.asked) == ("a2", EventKind.REJECTED, Asked.ORDER)
+    assert (other.client_id, other.kind, other.asked) == ("a2", EventKind.REJECTED, RequestKind.ORDER)
     assert other.reason == "1000 of cash is available; the order may cost more"
     assert not other.stands
     assert len(set(state(sequence))) == 1
@@ -110,10 +109,10 @@ def test_a_client_id_is_never_used_twice() -> None:
     (gateway,) = sequence.gateways
     assert gateway.enter("ann", buy("ann", "a1", 1, 5), NOW).entered
     assert gateway.enter("ann", buy("ann", "a1", 1, 5), NOW).cause is Cause.DUPLICATE  # while it is pending
-    sequence.turn()
+    sequence.next_token()
     assert gateway.enter("ann", buy("ann", "a1", 1, 5), NOW).cause is Cause.DUPLICATE
     assert gateway.cancel("ann", cancel("ann", "a1"), NOW).entered
-    sequence.turn()
+    sequence.next_token()
     assert gateway.enter("ann", buy("ann", "a1", 1, 5), NOW).cause is Cause.DUPLICATE  # and when it is over
 
 
@@ -143,7 +142,7 @@ def test_a_pending_order_can_be_replaced_and_cancelled() -> None:
     assert gateway.pending.totals("ann").assets[""] == fixed(120)
     assert gateway.cancel("ann", cancel("ann", "a2"), NOW).entered
     assert gateway.cancel("ann", cancel("ann", "a3"), NOW).cause is Cause.ORDER
-    sequence.turn()
+    sequence.next_token()
     events = sequence.new_events()
     assert kinds(events) == [("a1", "sequenced"), ("a2", "replaced"), ("a2", "cancelled")]
     assert (events[1].previous_id, events[1].open, events[2].open) == ("a1", fixed(20), 0)
@@ -155,10 +154,10 @@ def test_a_replace_of_a_waiting_order_takes_only_the_difference() -> None:
     sequence = world()
     (gateway,) = sequence.gateways
     gateway.enter("ann", buy("ann", "a1", 1_000, 9), NOW)
-    sequence.turn()
+    sequence.next_token()
     assert gateway.replace("ann", replace("ann", "a1", "a2", 1_000, 11), NOW).cause is Cause.FUNDS
     assert gateway.replace("ann", replace("ann", "a1", "a2", 1_000, 10), NOW).entered
-    sequence.turn()
+    sequence.next_token()
     assert gateway.floor.ledger.accounts["ann"].cash.reserved == fixed(10_000)
     assert gateway.blotter.exposure("ann") == fixed(10_000)
 
@@ -197,7 +196,7 @@ def test_a_request_of_an_earlier_process_is_sequenced_once() -> None:
     reborn.events()
     sequence.gateways = [reborn]
     assert [reborn.reenter(request, NOW).entered for request in entered] == [False, True]
-    sequence.turn()
+    sequence.next_token()
     sequence.deliver([(101, payloads[1:])])
     first, second = sequence.new_events()
     assert (first.client_id, first.kind) == ("a2", EventKind.SEQUENCED)
@@ -221,20 +220,20 @@ def test_after_a_break_numbers_go_back_in_a_new_era() -> None:
     sequence = world()
     (gateway,) = sequence.gateways
     gateway.enter("ann", sell("ann", "a1", 10, 5), NOW)
-    sequence.turn()
+    sequence.next_token()
     kept = sequence.sent[:]
     gateway.enter("bob", buy("bob", "b1", 4, 5), NOW)
-    sequence.turn()
+    sequence.next_token()
     last = sequence.new_events()[-1]
     change = FormationChange(0, 2, 3, sequence.sent[-1].sequence, True, b"", 0)
-    gateway.turn(change)
+    gateway.on_formation(change)
     assert gateway.stale
     assert kinds(gateway.events()) == [("b1", "voided"), ("a1", "voided")]
     assert gateway.enter("ann", sell("ann", "a2", 1, 5), NOW).cause is Cause.BUSY
     rebuilt = gateway_of(101, first_number=NOW)
     for ordered in kept:
         rebuilt.apply(ordered)
-    rebuilt.turn(change)
+    rebuilt.on_formation(change)
     assert not rebuilt.stale
     assert rebuilt.blotter.era == 2
     heard = rebuilt.blotter.resume_after(last.era, last.number)
@@ -251,7 +250,7 @@ def test_the_tables_of_orders_and_events_are_bounded() -> None:
     for number in range(4):
         gateway.enter("ann", buy("ann", f"a{number}", 1, 5), NOW)
         gateway.cancel("ann", cancel("ann", f"a{number}"), NOW)
-        sequence.turn()
+        sequence.next_token()
     assert len(list(gateway.blotter.since(0, {"ann"}))) == 4
     assert gateway.blotter.forgotten > 0
     assert gateway.blotter.order("ann", "a2") is None

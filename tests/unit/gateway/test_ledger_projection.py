@@ -9,7 +9,7 @@ import pytest
 from fairtape.core.errors import UserError
 from fairtape.deployment.process import ledger_projection as ledger_projection
 from fairtape.deployment.process.ledger_projection import Projector
-from fairtape.exchange.transfers import TransferBatch
+from fairtape.exchange.ledger import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from unit.test_ledger_tables import batches, session

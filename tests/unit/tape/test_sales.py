@@ -24,7 +24,7 @@ from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.sales import Sales
 from fairtape.tape.ticker import Ticker
-from fairtape.web.ticker import LiveTicker as WebTicker
+from fairtape.web.live_ticker import LiveTicker as WebTicker
 from unit.tape.sales_twin import ACTIONS, SYMBOLS, Action, SalesTwin, tokens
 from unit.tape.ticker_values import NOON, NYSE, SourceMessage, a_trade, notice_of, sold, token
 

@@ -176,7 +176,7 @@ def test_a_token_that_comes_again_changes_nothing() -> None:
 def test_a_break_before_what_was_counted_makes_the_state_unsound() -> None:
     for sequence, sound in ((3, True), (2, False)):
         ticker = ticker_of(sold(), sold())
-        ticker.turn(FormationChange(0, 2, 9, sequence, True, b"", NOON))
+        ticker.on_formation(FormationChange(0, 2, 9, sequence, True, b"", NOON))
         assert (ticker.sound, ticker.due) == (sound, sequence)
 
 

@@ -14,15 +14,23 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery
 from fairtape.tape.records import Delayed, Prompt, Stale
-from fairtape.web.broadcast import PAUSE_MIN, ROUND_PERIOD, TOO_SLOW, Limits, pause_after
-from fairtape.web.customer import NOTICES_MAX, QUEUE_MIN, CustomerReplay
+from fairtape.web.broadcast import (
+    NOTICES_MAX,
+    PAUSE_MIN,
+    QUEUE_MIN,
+    ROUND_PERIOD,
+    TOO_SLOW,
+    BroadcastLimits,
+    CustomerReplay,
+    pause_after,
+)
 from fairtape.web.encoding import Encoding
 from fairtape.web.server_loop import DELAY_GOAL, DELAY_GOOD, LATE_MIN, PROMPT_MIN, LagMonitor
 from fairtape.web.subscription import Overload, Refusal, SlowPolicy, Subscription
 from unit.tape.tape_values import SYMBOLS
 from unit.web.web_values import NOW, RecordedConnection, WebWorld
 
-SMALL = Limits(queue_max=QUEUE_MIN)
+SMALL = BroadcastLimits(queue_max=QUEUE_MIN)
 
 
 def test_a_message_is_sent_when_it_is_released_and_never_before(tmp_path: Path) -> None:
@@ -115,10 +123,10 @@ def test_the_far_past_comes_from_the_journal_and_the_recent_past_from_memory(tmp
 def test_formations_and_breaks_are_sent_in_order_live_and_in_a_replay(tmp_path: Path) -> None:
     world = WebWorld(tmp_path, released=4)
     live = world.connect_customer(Subscription())
-    world.site.turn()
+    world.site.change_formation()
     world.site.release(3)
     world.run_rounds()
-    world.site.turn(broken=True)
+    world.site.change_formation(broken=True)
     world.site.release(2)
     world.run_rounds()
     later = world.connect_customer(Subscription(start=AtNumber(3)))
@@ -318,7 +326,7 @@ def test_slow_customers_of_every_policy_do_not_affect_the_others(tmp_path: Path)
 
 
 def test_customers_subscriptions_and_replays_are_limited(tmp_path: Path) -> None:
-    limits = Limits(customers_max=4, channels_max=2, replays_max=1)
+    limits = BroadcastLimits(customers_max=4, channels_max=2, replays_max=1)
     world = WebWorld(tmp_path, released=5, limits=limits)
     connections = [world.connect_customer() for _ in range(4)]
     with pytest.raises(Overload, match="come back later"):

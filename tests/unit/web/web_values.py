@@ -11,10 +11,9 @@ from fairtape.core.instants import SECOND
 from fairtape.journal import JournalWriter
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.serialization import decode_batch
-from fairtape.web.broadcast import Broadcaster, Limits
-from fairtape.web.customer import WebCustomer
+from fairtape.web.broadcast import Broadcaster, BroadcastLimits, WebCustomer
+from fairtape.web.live_ticker import LiveTicker
 from fairtape.web.subscription import Subscription
-from fairtape.web.ticker import LiveTicker
 from unit.tape import tape_values
 
 NOW = 1_800_000_000_000_000_000
@@ -48,7 +47,7 @@ class Site:
             self.writer.release(mark, ordered.acknowledged_at)
         self._held.clear()
 
-    def turn(self, *, broken: bool = False, at: int | None = None) -> None:
+    def change_formation(self, *, broken: bool = False, at: int | None = None) -> None:
         """Install another formation; after a Break, from an earlier number on."""
         self.formation += 1
         self.following = at or self.following
@@ -60,7 +59,7 @@ class Site:
         """Truncate everything after a token, as a site that comes back and finds that the others went on without it."""
         self.writer.truncate_after(token)
         self.following = following
-        self.turn(broken=True)
+        self.change_formation(broken=True)
 
     def publish(self, payload: bytes) -> None:
         """Release a message that is no trade."""
@@ -142,7 +141,7 @@ def numbers_of(batch: TradeBatch) -> list[int]:
 class WebWorld:
     """A site, and a broadcaster that follows it."""
 
-    def __init__(self, folder: Path, *, released: int = 0, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, *, released: int = 0, limits: BroadcastLimits | None = None) -> None:
         self.site = Site(folder)
         if released:
             self.site.release(released)

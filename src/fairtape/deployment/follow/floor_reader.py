@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.exchange.floor import Floor, Replica
-from fairtape.exchange.outputs import Output
+from fairtape.exchange.outputs import FloorOutput
 from fairtape.journal import JournalEntry, JournalFollower
 
 
@@ -19,7 +19,7 @@ class FloorStep:
     """One entry of the order, and the outputs of the floor."""
 
     entry: Ordered | FormationChange
-    outputs: list[Output]
+    outputs: list[FloorOutput]
 
 
 class FloorReader:
@@ -45,7 +45,7 @@ class FloorReader:
                 yield FloorStep(each.ordered, self._replica.deliver(each.ordered))
             else:
                 self._rebuilt_below = each.change.token
-                yield FloorStep(each.change, self._replica.turn(each.change))
+                yield FloorStep(each.change, self._replica.on_formation(each.change))
 
     def catch_up(self) -> None:
         """Read what is new, for the floor alone."""

@@ -10,8 +10,8 @@ from fairtape.deployment.process.edge import edge_of, stripe_plans_of
 from fairtape.deployment.process.resources import clock_of, open_transport
 from fairtape.deployment.status import ReformerStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder
-from fairtape.edge.service.status import PublisherStatus
 from fairtape.edge.service.stripe_plans import mark_of
+from fairtape.edge.status import PublisherStatus
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.wire.frames import NodeId

@@ -14,8 +14,7 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.spans import messages
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
-from fairtape.exchange.order_codec import TRADE_REPORT_KIND, decode
-from fairtape.exchange.orders import BadOrder, TradeReport
+from fairtape.exchange.orders import TRADE_REPORT_KIND, BadOrder, TradeReport, decode
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation

@@ -14,13 +14,13 @@ from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.status import EdgeStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.edge.service.checkpoints import checkpoint_path, snapshot_path
 from fairtape.edge.service.publisher import EdgePublisher
-from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.replay_archive import ReplayArchive, snapshot_path
 from fairtape.edge.service.retransmit_server import RetransmitServer
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.status import PublisherStatus
+from fairtape.edge.service.stripe_numbering import checkpoint_path
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
+from fairtape.edge.status import PublisherStatus
 from fairtape.net.driver import allow_files
 from fairtape.net.transports import interface_at
 
@@ -53,7 +53,7 @@ class SilencedPublisher:
     def delivered(self, delivery: Deliver) -> None:
         self._unsent += delivery.release.count
 
-    def turned(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         pass
 
     def assign(self, feeds: Collection[str], now: Instant) -> None:

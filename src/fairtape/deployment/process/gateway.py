@@ -26,11 +26,10 @@ from fairtape.deployment.publish.source_thread import SourceThread
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.status import EndedStatus, GatewayStatus
 from fairtape.deployment.status_files import RunFolder, StatusFile
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Pulse
-from fairtape.exchange.transfers import Bookkeeper, TransferBatch
+from fairtape.exchange.ledger import Bookkeeper, TransferBatch
+from fairtape.exchange.orders import Pulse, encode
 from fairtape.gateway.core.gateway_core import GatewayCore
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.fix_orders import FixOrders
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.native_server import NativeServer
@@ -38,7 +37,7 @@ from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.ouch_server import SILENCE_MAX, OuchServer
 from fairtape.gateway.servers.streams import StreamServer, server_context
 from fairtape.gateway.session.acceptor import FixAcceptor
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.fix_session import FixStore
 from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.gateway.storage.fix_store import FixFile
 from fairtape.gateway.storage.order_log import OrderLog
@@ -106,7 +105,7 @@ class GatewayProcess:
             order_log = OrderLog(floor / f"{name}.intake")
             self._sessions = FixFile(floor / f"{name}.fix.sqlite")
             opening.callback(self._sessions.close)
-            self._authenticator = Authenticator(self._accounts, now=self._now)
+            self._authenticator = LoginAuthenticator(self._accounts, now=self._now)
             opening.callback(self._authenticator.close)
             self._failover = SiteFailover(deployment, clock=self._source.clock)
             self._follower = self._new_follower()
@@ -258,7 +257,7 @@ class GatewayProcess:
 
     def _apply(self, to: OrderGateway | GatewayCore, each: JournalEntry | FormationChanged) -> Iterator[TransferBatch]:
         if isinstance(each, FormationChanged):
-            to.turn(each.change)
+            to.on_formation(each.change)
             return
         ordered = each.ordered
         to.apply(ordered)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.exchange.transfers import TransferBatch
+from fairtape.exchange.ledger import TransferBatch
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 

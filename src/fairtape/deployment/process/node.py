@@ -405,7 +405,7 @@ def _consumer(log: ReleaseLog, publisher: "Publisher | None") -> Callable[[Deliv
 def _formation_listener(status_file: StatusFile, publisher: "Publisher | None") -> Callable[[FormationChange], None]:
     def changed(change: FormationChange) -> None:
         if publisher is not None:
-            publisher.turned(change)
+            publisher.on_formation(change)
         if change.broken:
             status_file.note(f"the order has a Break at sequence {change.sequence}, formation {change.formation}")
 

@@ -10,9 +10,8 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import PublishTarget
-from fairtape.exchange.order_codec import encode
-from fairtape.exchange.orders import Cancel, Control, Funding, NewOrder, OpenMarket, Replace
-from fairtape.exchange.outputs import Cancelled, Funded, MarketChanged, Output, Rejected, Replaced, Sequenced
+from fairtape.exchange.orders import Cancel, Control, Funding, NewOrder, OpenMarket, Replace, encode
+from fairtape.exchange.outputs import Cancelled, FloorOutput, Funded, MarketChanged, Rejected, Replaced, Sequenced
 from fairtape.exchange.outputs import TentativeFill as Fill
 from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
@@ -32,7 +31,7 @@ class FloorAnswer:
     token: int
     number: int  # the sequence number of the request; 0 where the outputs do not have it
     refusal: str | None
-    outputs: list[Output]  # all outputs of that token
+    outputs: list[FloorOutput]  # all outputs of that token
 
 
 def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorReader) -> FloorAnswer:
@@ -52,7 +51,7 @@ def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorRea
     raise UserError("the request is in the order, but no site has released it; see: fairtape status")
 
 
-def _answer(token: int, me: NodeId, number: int, outputs: list[Output]) -> FloorAnswer:
+def _answer(token: int, me: NodeId, number: int, outputs: list[FloorOutput]) -> FloorAnswer:
     for output in outputs:
         if isinstance(output, Rejected) and (output.source, output.gateway_number) == (me, number):
             return FloorAnswer(token, output.number, output.reason, outputs)

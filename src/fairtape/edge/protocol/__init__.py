@@ -4,15 +4,14 @@ Data flows one way: the order is split into stripes and numbered, encoded as ITC
 received by customers, which arbitrate between two feeds. A customer requests what was lost from a retransmitter (R_x),
 by datagram, or has it replayed over a stream. A driver runs the machines; they have no input or output of their own.
 
-- `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them
-- `session_marks`: messages of our own inside the sessions: begun, over, reformed, opaque payloads
+- `sessions`: names of MoldUDP64 sessions; editions (a plan in force) and positions in them; messages of our own inside
+  the sessions: begun, over, reformed, opaque payloads
 - `feed_assignment`: which receiver sends to which region, as a function of the formation
-- `itch_encoder`: all trades of a token as ITCH messages
+- `itch_codec`: all trades of a token as ITCH messages, and the readers of each session
 - `stripe_sequencer`: numbers the messages of all stripes
-- `pacing`: a bit rate limit, and the queue in front of it
-- `remulticast`: sends the stripes of a receiver
+- `remulticast`: sends the stripes of a receiver, each within its bit rate
 - `archive`: released messages by number; an index from numbers to positions in the order
 - `retransmitter`: repairs by datagram; `replay`: replays over SoupBinTCP
-- `customer`: receives stripes and requests what is missing; `customer_records`: what it reports
+- `customer`: receives stripes and requests what is missing
 - `effects`: what the machines ask of their driver
 """

@@ -13,9 +13,15 @@ from typing import Final, NamedTuple, Protocol
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Duration, Instant
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import (
+    SessionClosed,
+    SessionOpened,
+    StripeMessages,
+    StripeSequencer,
+    StripeStep,
+)
 from fairtape.formats.framing import PREFIX_SIZE
 
 RECENT_BYTES_MAX: Final = 256 << 20
@@ -72,7 +78,7 @@ class RecentMessages:
         self._current: dict[int, str] = {}
         self._arrivals: deque[str] = deque()  # the session of every stored batch, the oldest first
 
-    def take(self, step: Step, at: Instant) -> None:
+    def take(self, step: StripeStep, at: Instant) -> None:
         """Store what was just released, with the timestamp of its token."""
         match step:
             case StripeMessages():
@@ -289,7 +295,7 @@ def reread(
         if extent is None or extent.ended or extent.following >= first + count:
             break
         if isinstance(entry, FormationChange):
-            sequencer.turn(entry)
+            sequencer.on_formation(entry)
         else:
             for step in sequencer.deliver(entry):
                 recent.take(step, sequencer.at)

@@ -2,7 +2,7 @@
 
 Where a new edition of the sessions takes over, its records wait until everything of the old edition was delivered or
 given up: a symbol may have moved to another stripe, and its trades stay in order. Both editions name the same place of
-the order (see `session_marks`), so nothing is lost and nothing is delivered twice.
+the order (see `sessions`), so nothing is lost and nothing is delivered twice.
 
 After a Break the next edition has the same plan, and the customer follows it by itself. For a new plan it needs to know
 its stripes, so it reports `PlanChange` and waits for `follow`. It requests what it missed meanwhile.
@@ -18,26 +18,117 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, TypeAlias
 
+from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.edge.protocol.customer_records import (
-    Break,
-    Delivered,
-    Ended,
-    Fresh,
-    Gap,
-    Heard,
-    PlanChange,
-    Record,
-    Reformation,
-    Silent,
-    Stale,
-)
-from fairtape.edge.protocol.effects import Address, SendUnicast
-from fairtape.edge.protocol.session_marks import MARK, BadMark, Begun, Over, Reformed, decode_mark
-from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.protocol.effects import SendUnicast
+from fairtape.edge.protocol.sessions import MARK, BadMark, Begun, Over, Reformed, SessionName, decode_mark
 from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitration, Output, Run
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
 from fairtape.market.stripes import StripePlan
+
+# The records of a customer, in order: messages, gaps, and the state of its feeds.
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Messages of a stripe with consecutive numbers, each once and in order."""
+
+    stripe: int
+    session: str
+    first: int
+    messages: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StripeGap:
+    """Consecutive numbers whose messages are missing and will not come."""
+
+    stripe: int
+    session: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeReformation:
+    """From this place of the order on another formation numbers it. Nothing is missing."""
+
+    stripe: int
+    sequence: int
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeBreak:
+    """Like a reformation, but other messages may have had the numbers of the order from this place on."""
+
+    stripe: int
+    sequence: int
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """Another plan takes over at this place of the order (0: unknown yet). `follow` it."""
+
+    version: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The session of a stripe has ended. Complete: all of it up to its end was delivered or is a gap."""
+
+    stripe: int
+    session: str
+    following: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """One feed of a stripe is silent; others are not."""
+
+    stripe: int
+    feed: str
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A feed that was silent sends again."""
+
+    stripe: int
+    feed: str
+
+
+@dataclass(frozen=True, slots=True)
+class StripeStale:
+    """All feeds of a stripe are silent: what is known may be out of date."""
+
+    stripe: int
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class StripeFresh:
+    """A stripe that was stale is received again."""
+
+    stripe: int
+
+
+StripeRecord: TypeAlias = (
+    Delivered
+    | StripeGap
+    | StripeReformation
+    | StripeBreak
+    | PlanChange
+    | Ended
+    | Silent
+    | Heard
+    | StripeStale
+    | StripeFresh
+)
 
 _STEPS: Final = 4  # holes noticed within this part (1 / steps) of `ask_delay` are one
 
@@ -197,7 +288,7 @@ class SessionReceiver:
 EDITIONS_MAX: Final = 16  # editions received at once; beyond it the oldest is given up
 REPAIR: Final = "repair"  # the feed name of answers from a retransmit server
 
-CustomerEffect: TypeAlias = Record | SendUnicast
+CustomerEffect: TypeAlias = StripeRecord | SendUnicast
 
 
 @dataclass(slots=True)
@@ -220,7 +311,7 @@ class _FollowedEdition:
     stripes: tuple[int, ...]
     receivers: dict[str, SessionReceiver]
     begun_at: Instant = NEVER  # when its first packet came
-    waiting: list[Record] = field(default_factory=list)
+    waiting: list[StripeRecord] = field(default_factory=list)
     waiting_bytes: int = 0
 
     @property
@@ -282,14 +373,6 @@ class Customer:
             return
         self._announced = max(self._announced, plan.version)
         self._open(plan.version, breaks if joins else 0, tuple(stripes), now, starts=(starts or {}) if joins else None)
-
-    def change_servers(self, servers: Sequence[Address]) -> None:
-        """Ask other servers from now on, such as after a reformation."""
-        self._servers, self._server = tuple(servers), 0
-        for edition in self._editions:
-            for receiver in edition.receivers.values():
-                receiver.can_ask = bool(self._servers)
-            self._schedule_all(edition)
 
     def receive(self, datagram: bytes, now: Instant, *, feed: str = REPAIR) -> None:
         """Take one datagram of a feed or of a server. Never raises, whatever the bytes."""
@@ -359,7 +442,7 @@ class Customer:
     ) -> None:
         receivers = {}
         for stripe in stripes:
-            name = str(Session(self._deployment, version, breaks, stripe))
+            name = str(SessionName(self._deployment, version, breaks, stripe))
             first = 1 if starts is None else starts.get(stripe)
             receiver = SessionReceiver(stripe, name, first=first, feeds=self._feeds, options=self._options, now=now)
             receiver.can_ask = bool(self._servers)
@@ -375,7 +458,7 @@ class Customer:
         for edition in self._editions:
             if session in edition.receivers:
                 return edition
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         if name is None or name.deployment != self._deployment or not self._editions:
             return None
         last = self._editions[-1]
@@ -400,7 +483,7 @@ class Customer:
 
     def _hand_over(self, edition: _FollowedEdition, receiver: SessionReceiver, outputs: list[Output]) -> None:
         """Deliver records, or hold them until the end of an older edition."""
-        records: list[Record] = []
+        records: list[StripeRecord] = []
         stripe, session = receiver.stripe, receiver.arbitration.session
         for output in outputs:
             if isinstance(output, Run):
@@ -409,7 +492,7 @@ class Customer:
                 records += self._notices(stripe, output.messages)
             else:
                 self.counts.missing += output.count
-                records.append(Gap(stripe, session, output.first, output.count))
+                records.append(StripeGap(stripe, session, output.first, output.count))
         if receiver.arbitration.complete and not receiver.end_reported:
             receiver.end_reported = True
             records.append(Ended(stripe, session, receiver.arbitration.highest + 1, complete=True))
@@ -435,9 +518,9 @@ class Customer:
             self._effects += first.waiting
             first.waiting, first.waiting_bytes = [], 0
 
-    def _notices(self, stripe: int, messages: tuple[bytes, ...]) -> list[Record]:
+    def _notices(self, stripe: int, messages: tuple[bytes, ...]) -> list[StripeRecord]:
         """The records of the marks among these messages."""
-        notices: list[Record] = []
+        notices: list[StripeRecord] = []
         for message in messages:
             if message[:1] != MARK:
                 continue
@@ -448,7 +531,7 @@ class Customer:
                 continue
             match mark:
                 case Reformed(sequence, formation, broken):
-                    notices.append((Break if broken else Reformation)(stripe, sequence, formation))
+                    notices.append((StripeBreak if broken else StripeReformation)(stripe, sequence, formation))
                 case Over(sequence, version, _) if version:
                     self._announce(version, sequence)
                 case Over() | Begun():
@@ -466,7 +549,7 @@ class Customer:
         receiver.heard_at[feed] = now
         if receiver.stale:
             receiver.stale = False
-            self._effects.append(Fresh(receiver.stripe))
+            self._effects.append(StripeFresh(receiver.stripe))
         if feed in receiver.silent:
             receiver.silent.remove(feed)
             self._effects.append(Heard(receiver.stripe, feed))
@@ -480,7 +563,7 @@ class Customer:
                 self._effects.append(Silent(receiver.stripe, feed, heard_at))
         if not receiver.stale and len(receiver.silent) == len(receiver.heard_at):
             receiver.stale = True
-            self._effects.append(Stale(receiver.stripe, max(receiver.heard_at.values())))
+            self._effects.append(StripeStale(receiver.stripe, max(receiver.heard_at.values())))
 
     def _ask(self, requests: list[MoldRequest], again: bool) -> None:
         if not requests:

@@ -4,19 +4,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from fairtape.core.addresses import Address
 from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.formats.moldudp64 import MoldRequest
 from fairtape.market.stripes import Endpoint
-
-Address: TypeAlias = tuple[str, int]
-"""The host and port that a datagram came from. It is where to answer, and proves nothing."""
-
-
-class Grade(Enum):
-    """The two grades of service. TRMP 2001 §4.1."""
-
-    BEST_EFFORT = "best effort"  # repairs while there is capacity
-    GUARANTEED = "guaranteed"  # repairs are queued first, and refusals are reported
 
 
 @dataclass(slots=True)
@@ -44,10 +35,10 @@ class RefusalReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RepairRefused:
     """A request of a guaranteed customer that is not served, reported to the operator."""
 
-    by: Address
+    by: Address  # where the request came from; it proves nothing
     request: MoldRequest
     why: RefusalReason
 
@@ -60,4 +51,4 @@ class SequenceLost:
     found: int
 
 
-EdgeEffect: TypeAlias = SendMulticast | SendUnicast | Refusal | SequenceLost | WriteConnection | CloseConnection
+EdgeEffect: TypeAlias = SendMulticast | SendUnicast | RepairRefused | SequenceLost | WriteConnection | CloseConnection

@@ -11,22 +11,72 @@ A remulticaster may send on several feeds, and on others after a reformation (se
 on each, under the limit of the stripe. Without feeds it keeps its numbers and sends nothing.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
+from typing import Final
 
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import RecentMessages
-from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import EdgeEffect, SendMulticast, SequenceLost
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
-from fairtape.edge.protocol.pacing import OVERHEAD, QUEUE_BYTES_MAX, PacedQueue
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.edge.protocol.sessions import StripePosition
-from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step, StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import (
+    SessionClosed,
+    SessionOpened,
+    StripeMessages,
+    StripeSequencer,
+    StripeStep,
+)
+from fairtape.edge.status import RemulticastCounts
 from fairtape.formats.moldudp64 import bare, packets, session_field
-from fairtape.market.stripes import EdgeStripe, Endpoint, StripePlan
+from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, Endpoint, StripePlan
+
+QUEUE_BYTES_MAX: Final = 4 << 20  # of one stripe
+
+
+class PacedQueue:
+    """The datagrams of one stripe that wait for their rate limit."""
+
+    def __init__(self, pacer: TokenBucket, *, overrun_delay: Duration, bytes_max: int = QUEUE_BYTES_MAX) -> None:
+        self.overruns = 0  # messages that waited longer than `overrun_delay`
+        self.dropped = 0  # messages dropped because the queue was full
+        self._pacer = pacer
+        self._overrun_delay = overrun_delay
+        self._bytes_max = bytes_max
+        self._waiting: deque[tuple[Instant, int, bytes]] = deque()  # since when, messages, datagram
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due_at(self) -> Instant:
+        """When the next datagram may be sent."""
+        return self._pacer.ready_at if self._waiting else NEVER
+
+    def put(self, datagram: bytes, count: int, now: Instant) -> None:
+        """Queue a datagram. If the queue is full, the oldest is dropped: it is worth least, and can be requested."""
+        self._waiting.append((now, count, datagram))
+        self._bytes += len(datagram)
+        while self._bytes > self._bytes_max:
+            _, lost, oldest = self._waiting.popleft()
+            self._bytes -= len(oldest)
+            self.dropped += lost
+
+    def pop(self, now: Instant) -> list[bytes]:
+        """The datagrams that may be sent now."""
+        ready: list[bytes] = []
+        while self._waiting and self._pacer.take(8 * (len(self._waiting[0][2]) + UDP_OVERHEAD), now):
+            since, count, datagram = self._waiting.popleft()
+            self._bytes -= len(datagram)
+            if now - since > self._overrun_delay:
+                self.overruns += count
+            ready.append(datagram)
+        return ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +96,7 @@ class RemulticastOptions:
                 raise ValueError(f"{each.name} is {getattr(self, each.name)}; it must be above 0")
 
 
-class _Stream:
+class _SessionStream:
     """One session that is being sent."""
 
     def __init__(self, stripe: EdgeStripe, session: str, number: int, options: RemulticastOptions) -> None:
@@ -88,8 +138,8 @@ class Remulticaster:
         self._recent = recent
         self._sequencer = StripeSequencer(position, encoder=encoder)
         self._loss_reported = False
-        self._streams: dict[str, _Stream] = {}
-        self._touched: list[_Stream] = []
+        self._streams: dict[str, _SessionStream] = {}
+        self._touched: list[_SessionStream] = []
         self._schedule: list[tuple[Instant, str]] = []
         self._effects: list[EdgeEffect] = []
 
@@ -123,9 +173,9 @@ class Remulticaster:
                 self._loss_reported = True
                 self._effects.append(SequenceLost(expected, delivery.ordered.sequence))
 
-    def turn(self, change: FormationChange) -> None:
-        """Take a change of formation; after a Break all sessions start again at its place in the order."""
-        self._sequencer.turn(change)
+    def on_formation(self, change: FormationChange) -> None:
+        """A new formation takes over; after a Break all sessions start again at its place in the order."""
+        self._sequencer.on_formation(change)
 
     def change_plan(
         self, plan: StripePlan, *, at_sequence: int, at: Instant, encoder: ItchEncoder | None = None
@@ -168,7 +218,7 @@ class Remulticaster:
         effects, self._effects = self._effects, []
         return effects
 
-    def _apply(self, steps: list[Step], now: Instant) -> None:
+    def _apply(self, steps: list[StripeStep], now: Instant) -> None:
         for step in steps:
             if self._recent is not None:
                 self._recent.take(step, self._sequencer.at)
@@ -178,7 +228,7 @@ class Remulticaster:
                 case SessionOpened(edition, following):
                     for stripe, number in zip(edition.stripes, following, strict=True):
                         name = edition.session(stripe.number)
-                        stream = self._streams[name] = _Stream(stripe, name, number, self._options)
+                        stream = self._streams[name] = _SessionStream(stripe, name, number, self._options)
                         self._reset_heartbeat(stream, now)
                         self._schedule_wake(stream, name)
                 case SessionClosed(edition):
@@ -191,7 +241,7 @@ class Remulticaster:
         counts = self.counts
         for datagram, count in packets(stream.field, messages.first, messages.framed, messages.size):
             counts.packets += 1
-            if not len(stream.queue) and stream.pacer.take(8 * (len(datagram) + OVERHEAD), now):
+            if not len(stream.queue) and stream.pacer.take(8 * (len(datagram) + UDP_OVERHEAD), now):
                 self._put(stream, datagram)
             else:
                 stream.queue.put(datagram, count, now)
@@ -207,7 +257,7 @@ class Remulticaster:
         stream.closing_until = now + self._options.closing_period
         self._schedule_wake(stream, session)
 
-    def _continue(self, stream: _Stream, now: Instant) -> None:
+    def _continue(self, stream: _SessionStream, now: Instant) -> None:
         if len(stream.queue):
             for datagram in stream.queue.pop(now):
                 self._put(stream, datagram)
@@ -221,26 +271,26 @@ class Remulticaster:
         else:
             self._send_heartbeat(stream, now)
 
-    def _send_heartbeat(self, stream: _Stream, now: Instant) -> None:
+    def _send_heartbeat(self, stream: _SessionStream, now: Instant) -> None:
         """A heartbeat, or the repeated end of the session."""
         self.counts.heartbeats += 1
         datagram = bare(stream.field, stream.number, ended=stream.ended)
-        stream.pacer.charge(8 * (len(datagram) + OVERHEAD), now)
+        stream.pacer.charge(8 * (len(datagram) + UDP_OVERHEAD), now)
         self._put(stream, datagram)
         stream.heartbeat_at = now + stream.heartbeat_wait
         stream.heartbeat_wait = min(2 * stream.heartbeat_wait, self._options.heartbeat_period)
 
-    def _reset_heartbeat(self, stream: _Stream, now: Instant) -> None:
+    def _reset_heartbeat(self, stream: _SessionStream, now: Instant) -> None:
         stream.heartbeat_wait = self._options.heartbeat_delay
         stream.heartbeat_at = now + stream.heartbeat_wait
 
-    def _collect(self, stream: _Stream) -> None:
+    def _collect(self, stream: _SessionStream) -> None:
         queue = stream.queue
         self.counts.overruns += queue.overruns
         self.counts.dropped += queue.dropped
         queue.overruns = queue.dropped = 0
 
-    def _put(self, stream: _Stream, datagram: bytes) -> None:
+    def _put(self, stream: _SessionStream, datagram: bytes) -> None:
         if not stream.out:
             self._touched.append(stream)
         stream.out.append(datagram)
@@ -252,11 +302,11 @@ class Remulticaster:
             stream.out = []
         self._touched.clear()
 
-    def _endpoints(self, stream: _Stream) -> list[Endpoint]:
+    def _endpoints(self, stream: _SessionStream) -> list[Endpoint]:
         """Where a stream is sent. An ended session may be of a plan that had other feeds."""
         return [endpoint for feed, endpoint in stream.stripe.feeds if feed in self._feeds]
 
-    def _schedule_wake(self, stream: _Stream, session: str) -> None:
+    def _schedule_wake(self, stream: _SessionStream, session: str) -> None:
         """Keep at most one valid entry per stream; a stale entry is skipped in `wake`."""
         due_at = stream.due_at
         if due_at < stream.scheduled_at:

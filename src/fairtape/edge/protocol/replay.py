@@ -18,8 +18,8 @@ from fairtape.core.effects import CloseConnection, WriteConnection
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive
-from fairtape.edge.protocol.counters import ReplayCounts
 from fairtape.edge.protocol.effects import EdgeEffect
+from fairtape.edge.status import ReplayCounts
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.framing import frame
 
@@ -28,7 +28,7 @@ _RANGE: Final = struct.Struct(">cQ")
 _UNKNOWN_SESSION: Final = "S"
 _UNAUTHORISED: Final = "A"
 
-Authenticate: TypeAlias = Callable[[str, str], bool]
+PasswordCheck: TypeAlias = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ReplayOptions:
     heartbeat_period: Duration = SECOND
     buffer_max: int = 256 << 10  # bytes in flight to one client
     stall_period: Duration = 10 * SECOND  # for which a client may leave its buffer full
-    chunk_messages_max: int = 256  # per client and turn, for fairness
+    chunk_messages_max: int = 256  # per client and wake, for fairness
     customer_bits_per_s: int = 100_000_000
     burst_period: Duration = 100 * MILLISECOND
     default_stripe: int | None = None  # of a login without a session
@@ -56,7 +56,7 @@ class _Customer:
         self.pacer = TokenBucket(options.customer_bits_per_s, options.burst_period)
 
 
-class _Connection:
+class _ReplayConnection:
     def __init__(self, now: Instant) -> None:
         self.stream = soup.SoupStream(allowed=soup.FROM_CLIENT, payload_max=FROM_CLIENT_MAX)
         self.user: str | None = None
@@ -77,13 +77,13 @@ class ReplayServer:
     """All connections of one server. Connections are numbered by the driver."""
 
     def __init__(
-        self, archive: MessageArchive, *, authenticate: Authenticate, options: ReplayOptions | None = None
+        self, archive: MessageArchive, *, authenticate: PasswordCheck, options: ReplayOptions | None = None
     ) -> None:
         self.counts = ReplayCounts()
         self._options = options or ReplayOptions()
         self._archive = archive
         self._authenticate = authenticate
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _ReplayConnection] = {}
         self._customers: dict[str, _Customer] = {}  # of open connections
         self._due_at: Instant = NEVER
         self._effects: list[EdgeEffect] = []
@@ -95,7 +95,7 @@ class ReplayServer:
             self.counts.turned_away += 1
             self._effects.append(CloseConnection(connection, "too many connections"))
             return
-        self._connections[connection] = _Connection(now)
+        self._connections[connection] = _ReplayConnection(now)
         self._due_at = min(self._due_at, now + self._options.login_delay)
 
     def disconnected(self, connection: int) -> None:
@@ -162,7 +162,7 @@ class ReplayServer:
         effects, self._effects = self._effects, []
         return effects
 
-    def _take(self, connection: int, known: _Connection, packet: soup.Packet, now: Instant) -> None:
+    def _take(self, connection: int, known: _ReplayConnection, packet: soup.Packet, now: Instant) -> None:
         match packet:
             case soup.Debug() | soup.ClientHeartbeat():
                 pass
@@ -177,7 +177,7 @@ class ReplayServer:
                 self.counts.breaches += 1
                 self._close(connection, f"packet {packet.LETTER} is not allowed now")
 
-    def _login(self, connection: int, known: _Connection, login: soup.LoginRequest, now: Instant) -> None:
+    def _login(self, connection: int, known: _ReplayConnection, login: soup.LoginRequest, now: Instant) -> None:
         options = self._options
         if not self._authenticate(login.username, login.password):
             self._reject(connection, _UNAUTHORISED)
@@ -223,7 +223,7 @@ class ReplayServer:
         self._effects.append(WriteConnection(connection, soup.encode(soup.LoginRejected(reason))))
         self._close(connection, "the login was rejected")
 
-    def _check_timeouts(self, connection: int, known: _Connection, now: Instant) -> None:
+    def _check_timeouts(self, connection: int, known: _ReplayConnection, now: Instant) -> None:
         """Close connections of clients that are silent or do not read; send heartbeats to the others."""
         if now >= known.heard_at + known.timeout:
             self.counts.silent += 1
@@ -236,8 +236,8 @@ class ReplayServer:
             if known.unflushed < self._options.buffer_max:
                 self._write(connection, known, soup.encode(soup.ServerHeartbeat()), now)
 
-    def _feed(self, connection: int, known: _Connection, customer: _Customer, now: Instant) -> None:
-        """Write the next chunk; the rest follows in later turns."""
+    def _feed(self, connection: int, known: _ReplayConnection, customer: _Customer, now: Instant) -> None:
+        """Write the next chunk; the rest follows in later wakes."""
         options = self._options
         if known.unflushed >= options.buffer_max or customer.pacer.ready_at > now:
             return
@@ -262,7 +262,7 @@ class ReplayServer:
                 self.counts.gone += 1
                 self._close(connection, f"message {known.number} is no longer stored")
 
-    def _write(self, connection: int, known: _Connection, octets: bytes, now: Instant) -> None:
+    def _write(self, connection: int, known: _ReplayConnection, octets: bytes, now: Instant) -> None:
         known.spoke_at = now
         known.unflushed += len(octets)
         if known.unflushed >= self._options.buffer_max:
@@ -273,7 +273,7 @@ class ReplayServer:
         self._effects.append(CloseConnection(connection, reason))
         self.disconnected(connection)
 
-    def _next(self, known: _Connection) -> Instant:
+    def _next(self, known: _ReplayConnection) -> Instant:
         """When this connection is due."""
         options = self._options
         if known.customer is None:

@@ -14,26 +14,32 @@ somewhere. Only released messages are served, because the archive holds no other
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
+from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.token_bucket import TokenBucket
 from fairtape.edge.protocol.archive import MessageArchive, SessionExtent
-from fairtape.edge.protocol.counters import RetransmitterCounts
 from fairtape.edge.protocol.effects import (
-    Address,
     EdgeEffect,
-    Grade,
-    Refusal,
     RefusalReason,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.pacing import OVERHEAD
-from fairtape.edge.protocol.sessions import Session
+from fairtape.edge.protocol.sessions import SessionName
+from fairtape.edge.status import RetransmitterCounts
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, bare, decode_request, packets, session_field
-from fairtape.market.stripes import EdgeStripe, StripePlan
+from fairtape.market.stripes import UDP_OVERHEAD, EdgeStripe, StripePlan
+
+
+class Grade(Enum):
+    """The two grades of service. TRMP 2001 §4.1."""
+
+    BEST_EFFORT = "best effort"  # repairs while there is capacity
+    GUARANTEED = "guaranteed"  # repairs are queued first, and refusals are reported
 
 
 class RepairRequest(NamedTuple):
@@ -155,7 +161,7 @@ class RetransmitterOptions:
     multicast_min: int = 2  # requesters of a number from which on it is multicast
     linger_period: Duration = 10 * MILLISECOND  # a request this soon after a multicast repair has crossed it
     answer_messages_max: int = 512  # of one request; the rest must be requested again
-    turn_datagrams_max: int = 16  # per repair and turn, for fairness
+    wake_datagrams_max: int = 16  # per repair and wake, for fairness
     bits_per_s: int = 200_000_000  # of all repairs together
     group_share: int = 4  # multicast repairs get at most this part (1 / share) of a stripe's bit rate
     burst_period: Duration = 20 * MILLISECOND
@@ -255,7 +261,7 @@ class Retransmitter:
             self.counts.absurd += 1
             return
         datagram = bare(session_field(request.session), extent.following, ended=extent.ended)
-        self._pacer.charge(8 * (len(datagram) + OVERHEAD), now)
+        self._pacer.charge(8 * (len(datagram) + UDP_OVERHEAD), now)
         self._effects.append(SendUnicast(origin, [datagram]))
 
     def _has_capacity(self, request: MoldRequest, origin: Address) -> bool:
@@ -274,7 +280,7 @@ class Retransmitter:
         account = self.accounts.of(origin[0])
         account.refused += 1
         if account.grade is Grade.GUARANTEED:
-            self._effects.append(Refusal(origin, request, why))
+            self._effects.append(RepairRefused(origin, request, why))
 
     def _gather(self, request: MoldRequest, following: int, origin: Address, now: Instant) -> None:
         first, end = request.number, min(request.number + request.count, following)
@@ -346,13 +352,13 @@ class Retransmitter:
         return pacer
 
     def _repair(self, job: _Job, now: Instant) -> _Job | None:
-        """Send a repair; returns the rest of it for another turn."""
+        """Send a repair; returns the rest of it for the next wake."""
         session, (_, first, end, _), _ = job
         messages = self._archive.messages(session, first, end - first)
         datagrams: list[bytes] = []
         count = 0
         for datagram, carried in packets(session_field(session), first, frame(messages), 0):
-            if len(datagrams) == self._options.turn_datagrams_max:
+            if len(datagrams) == self._options.wake_datagrams_max:
                 break
             datagrams.append(datagram)
             count += carried
@@ -368,7 +374,7 @@ class Retransmitter:
         return None
 
     def _send(self, job: _Job, datagrams: list[bytes], end: int, now: Instant) -> None:
-        bits = 8 * sum(len(datagram) + OVERHEAD for datagram in datagrams)
+        bits = 8 * sum(len(datagram) + UDP_OVERHEAD for datagram in datagrams)
         self._pacer.charge(bits, now)
         session, (to, first, _, _), stripe = job
         if to is not None:
@@ -384,7 +390,7 @@ class Retransmitter:
 
     def _stripe(self, session: str) -> EdgeStripe | None:
         """The stripe of a session; None where its plan is no longer known."""
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         plan = self._plans.get(name.version) if name else None
         return plan.stripes.get(name.stripe) if plan and name else None
 

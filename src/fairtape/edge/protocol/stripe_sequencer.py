@@ -17,9 +17,17 @@ import numpy as np
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
-from fairtape.edge.protocol.session_marks import Begun, Mark, Over, Reformed, encode_mark, encode_opaque
-from fairtape.edge.protocol.sessions import Edition, StripePosition
+from fairtape.edge.protocol.itch_codec import ItchEncoder
+from fairtape.edge.protocol.sessions import (
+    Begun,
+    Edition,
+    Mark,
+    Over,
+    Reformed,
+    StripePosition,
+    encode_mark,
+    encode_opaque,
+)
 from fairtape.formats.framing import frame
 from fairtape.formats.moldudp64 import DATAGRAM_MAX, HEADER_SIZE
 from fairtape.market.notices import is_notice
@@ -59,7 +67,7 @@ class SessionClosed:
     edition: Edition
 
 
-Step: TypeAlias = StripeMessages | SessionOpened | SessionClosed
+StripeStep: TypeAlias = StripeMessages | SessionOpened | SessionClosed
 
 
 class _Due(NamedTuple):
@@ -120,14 +128,14 @@ class StripeSequencer:
         self._following = list(position.following)
         self._set_edition(position.edition)
 
-    def begin(self) -> list[Step]:
+    def begin(self) -> list[StripeStep]:
         """The steps before the first token: the opening of the sessions, unless it was numbered before."""
-        steps: list[Step] = [SessionOpened(self._edition, tuple(self._following))]
+        steps: list[StripeStep] = [SessionOpened(self._edition, tuple(self._following))]
         if self.position.is_fresh:
             steps += self._opening()
         return steps
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """Take a change of formation at a place of the order that was not passed yet, or a Break.
 
         Formation numbers ascend, so one that is not above the last was given before, by a journal that is read again.
@@ -158,7 +166,7 @@ class StripeSequencer:
         else:
             insort(self._due, due, key=_key)
 
-    def deliver(self, ordered: Ordered) -> list[Step]:
+    def deliver(self, ordered: Ordered) -> list[StripeStep]:
         """Number the messages of a token, after the changes that are due at its place."""
         if self.lost:
             return []
@@ -167,7 +175,7 @@ class StripeSequencer:
             self.repeated += ordered.sequence < self._sequence
             self.lost = ordered.sequence > self._sequence
             return []
-        steps: list[Step] = []
+        steps: list[StripeStep] = []
         while self._due and self._due[0].sequence <= ordered.sequence:
             steps += self._apply_change(self._due.pop(0))
         self.at = ordered.acknowledged_at
@@ -175,9 +183,9 @@ class StripeSequencer:
         steps += self._encode(ordered)
         return steps
 
-    def finish(self, at: Instant) -> list[Step]:
+    def finish(self, at: Instant) -> list[StripeStep]:
         """End the sessions; none follows."""
-        steps: list[Step] = []
+        steps: list[StripeStep] = []
         for due in self._due:
             if due.sequence <= self._sequence:
                 steps += self._apply_change(due)
@@ -185,7 +193,7 @@ class StripeSequencer:
         self.lost = True
         return [*steps, *self._closing(Over(self._sequence, 0, 0), at), SessionClosed(self._edition)]
 
-    def _apply_change(self, due: _Due) -> list[Step]:
+    def _apply_change(self, due: _Due) -> list[StripeStep]:
         if due.plan is not None:
             # A Break may have gone back before it and continued with the same plan.
             is_in_force = due.plan.version <= self._edition.plan.version
@@ -201,12 +209,12 @@ class StripeSequencer:
             steps += self._succeed(self._edition.plan, due)
         return steps
 
-    def _succeed(self, plan: StripePlan, due: _Due) -> list[Step]:
+    def _succeed(self, plan: StripePlan, due: _Due) -> list[StripeStep]:
         """Close the sessions of one edition and open those of the next, at the same place."""
         formation = self._formation
         edition = self._edition.following(plan, sequence=due.sequence, at=due.at, formation=formation)
         over = Over(edition.sequence, edition.plan.version, edition.breaks)
-        steps: list[Step] = [*self._closing(over, edition.begun_at or 0), SessionClosed(self._edition)]
+        steps: list[StripeStep] = [*self._closing(over, edition.begun_at or 0), SessionClosed(self._edition)]
         self._following = [1] * len(edition.stripes)
         self._set_edition(edition)
         opened = SessionOpened(edition, tuple(self._following))
@@ -233,7 +241,7 @@ class StripeSequencer:
         for index, messages in enumerate(self._encoder.closings(since)):
             yield self._frame(index, [*messages, encode_mark(mark, since)])
 
-    def _mark(self, mark: Mark, at: Instant) -> list[Step]:
+    def _mark(self, mark: Mark, at: Instant) -> list[StripeStep]:
         """The same mark in every stripe."""
         message = encode_mark(mark, self._edition.since_midnight(at))
         return [self._frame(index, [message]) for index in range(len(self._sessions))]

@@ -5,11 +5,10 @@ from a site's journal and from the stripe plans.
 
 - `settings`: the section `[edge]` of a deployment
 - `stripe_plans`: the plans of a deployment as files, and the marks by which formations name them
-- `stripe_numbering`: the numbers of all stripes computed from a journal; recovery of a publisher's position
-- `checkpoints`: a publisher's position in a file beside the journal
+- `stripe_numbering`: the numbers of all stripes computed from a journal; the position of a publisher, in a checkpoint
+  file and recovered from the journal
 - `publisher`: the remulticaster in the process of a site
 - `replay_archive`: everything that a site released, from its journal, with snapshots
 - `retransmit_server`: repairs by datagram and replays by stream
 - `subscriber`: a customer on multicast sockets
-- `session_readers`: decoders of the messages of each session
 """

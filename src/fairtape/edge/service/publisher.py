@@ -19,14 +19,18 @@ from typing import Final
 from fairtape.core.effects import Deliver, FormationChange
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
-from fairtape.edge.protocol.counters import RemulticastCounts
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import Remulticaster
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, save
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.status import PublisherStatus
-from fairtape.edge.service.stripe_numbering import PositionLost, RecoveredPosition, recover
+from fairtape.edge.service.stripe_numbering import (
+    EdgeCheckpoint,
+    PositionLost,
+    RecoveredPosition,
+    recover,
+    save_checkpoint,
+)
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, version_of
+from fairtape.edge.status import PublisherStatus, RemulticastCounts
 from fairtape.journal import JournalReader
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
@@ -95,7 +99,7 @@ class EdgePublisher:
         if not self._carry_out():
             self._keep(delivery)
 
-    def turned(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A formation takes over at a later place of the order."""
         mark = mark_in(change)
         if self._remulticaster is None:
@@ -111,7 +115,7 @@ class EdgePublisher:
                 self._keep(change)
                 return
             plan, encoder = prepared
-        self._remulticaster.turn(change)
+        self._remulticaster.on_formation(change)
         if plan is not None:
             self._remulticaster.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
@@ -254,7 +258,7 @@ class EdgePublisher:
             self._report("no plan is in force")
             for each in kept:
                 if isinstance(each, FormationChange):
-                    self.turned(each)
+                    self.on_formation(each)
             return
         assert found.checkpoint is not None
         self._entry = found.checkpoint.formation, found.checkpoint.token
@@ -265,7 +269,7 @@ class EdgePublisher:
         self._carry_out()
         for each in (*found.changes, *kept):
             if isinstance(each, FormationChange):
-                self.turned(each)
+                self.on_formation(each)
             else:
                 self.delivered(each)
 
@@ -296,7 +300,7 @@ class EdgePublisher:
     def _save(self, checkpoint: EdgeCheckpoint) -> None:
         """If the file cannot be written, the next start takes longer."""
         try:
-            save(self._checkpoint_file, checkpoint)
+            save_checkpoint(self._checkpoint_file, checkpoint)
         except OSError as error:
             self._log(f"edge: {self._checkpoint_file} cannot be written ({error.strerror})")
 

@@ -27,18 +27,25 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Duration
 from fairtape.edge.protocol.archive import RECENT_BYTES_MAX, MessageIndex, RecentMessages, SessionExtent, reread
-from fairtape.edge.protocol.sessions import BadSession, Edition, Session, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, Step
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, edition_fields, edition_of, write_edge_file
+from fairtape.edge.protocol.sessions import BadSession, Edition, SessionName, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import SessionClosed, SessionOpened, StripeStep
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_numbering import StripeNumbering, is_proved
+from fairtape.edge.service.stripe_numbering import (
+    EDGE_FOLDER,
+    EdgeCheckpoint,
+    StripeNumbering,
+    edition_fields,
+    edition_of,
+    is_proved,
+    write_edge_file,
+)
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
 
-ENTRIES_MAX: Final = 64  # entries of the journal read per turn, so that customers are served in between
+ENTRIES_MAX: Final = 64  # entries of the journal read per call, so that customers are served in between
 SPACING: Final = 512  # messages between two positions of the index: at most these are read again to find an old one
-DAMAGES_MAX: Final = 3  # consecutive turns with a damaged journal before it is read from the beginning
+DAMAGES_MAX: Final = 3  # consecutive calls with a damaged journal before it is read from the beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class ReplayArchive:
         self._recent_bytes_max = recent_bytes_max
         self._damages = 0
         self._snapshot_path = snapshot
-        saved = None if snapshot is None else load(snapshot, settings, plan_store)
+        saved = None if snapshot is None else load_snapshot(snapshot, settings, plan_store)
         self._begin(saved if saved is not None and self._proves(saved.checkpoint) else None)
 
     @property
@@ -133,7 +140,7 @@ class ReplayArchive:
         The function raises OSError.
         """
         path, found = self._snapshot_path, self._snapshot()
-        return None if path is None or found is None else lambda: save(path, found)
+        return None if path is None or found is None else lambda: save_snapshot(path, found)
 
     def close(self) -> None:
         """Close the files."""
@@ -212,7 +219,7 @@ class ReplayArchive:
 
     def _take(self, each: JournalEntry | FormationChanged) -> None:
         if isinstance(each, FormationChanged):
-            self._numbering.turn(each.change)
+            self._numbering.on_formation(each.change)
             self._store(self._numbering.begun())
             return
         self._store(self._numbering.deliver(each.ordered))
@@ -221,7 +228,7 @@ class ReplayArchive:
         if position is not None:
             self._index.note(position)
 
-    def _store(self, steps: list[Step]) -> None:
+    def _store(self, steps: list[StripeStep]) -> None:
         for step in steps:
             if isinstance(step, SessionOpened):
                 self.plans[step.edition.plan.version] = step.edition.plan
@@ -255,7 +262,7 @@ class _JournalArchive:
             return ()  # it is being truncated, or cannot be opened now; a repeated request is answered
 
     def number_since(self, session: str, since: Duration) -> int | None:
-        name = Session.parse(session)
+        name = SessionName.parse(session)
         encoder = self._plan_store.encoders.get(name.version) if name else None
         position = self._index.before_time(session, encoder.plan.midnight_at + since) if encoder else None
         return None if position is None else _number(position, session)
@@ -274,13 +281,18 @@ def _number(position: StripePosition, session: str) -> int | None:
     return None
 
 
-SIZE_MAX: Final = 64 << 20  # bytes of a snapshot
+SNAPSHOT_BYTES_MAX: Final = 64 << 20
 _VERSION: Final = 1
 _NUMBERS: Final = np.dtype("<i8")
 _FIXED: Final = 4  # numbers of a position before those of its stripes: edition, sequence, at, formation
 
 
-def save(path: Path, snapshot: ArchiveSnapshot) -> None:
+def snapshot_path(folder: Path, site: str) -> Path:
+    """The snapshot file of the replay archive beside a site."""
+    return folder / EDGE_FOLDER / f"{site}.memory"
+
+
+def save_snapshot(path: Path, snapshot: ArchiveSnapshot) -> None:
     """Write the file atomically. Raises OSError."""
     position = snapshot.checkpoint.position
     editions = {id(each.edition): number for number, each in enumerate(snapshot.sessions)}
@@ -299,11 +311,11 @@ def save(path: Path, snapshot: ArchiveSnapshot) -> None:
     write_edge_file(path, json.dumps(head).encode(), b"\n", numbers)
 
 
-def load(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> ArchiveSnapshot | None:
+def load_snapshot(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> ArchiveSnapshot | None:
     """The saved snapshot; None where there is none, or where it is not of this edge."""
     try:
         with path.open("rb") as file:
-            content = file.read(SIZE_MAX + 1)
+            content = file.read(SNAPSHOT_BYTES_MAX + 1)
         head, _, numbers = content.partition(b"\n")
         return _decode(json.loads(head), numbers, settings, plan_store)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadSession, PlanUnknown):

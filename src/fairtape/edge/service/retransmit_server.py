@@ -21,23 +21,22 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.edge.protocol.effects import (
     EdgeEffect,
-    Grade,
-    Refusal,
+    RepairRefused,
     SendMulticast,
     SendUnicast,
 )
-from fairtape.edge.protocol.replay import Authenticate, ReplayOptions, ReplayServer
-from fairtape.edge.protocol.retransmitter import Retransmitter
+from fairtape.edge.protocol.replay import PasswordCheck, ReplayOptions, ReplayServer
+from fairtape.edge.protocol.retransmitter import Grade, Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.edge.service.status import RetransmitStatus
+from fairtape.edge.status import RetransmitStatus
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 
 BACKLOG: Final = 128
-ACCEPTS_MAX: Final = 64  # per turn
-READ_MAX: Final = 4_096  # bytes per client and turn: clients send little
+ACCEPTS_MAX: Final = 64  # per iteration
+READ_MAX: Final = 4_096  # bytes per client and iteration: clients send little
 KERNEL_BUFFER: Final = 256 << 10  # bytes of a client's send buffer in the kernel, which are not counted here
 LINGER_PERIOD: Final[Duration] = 2 * SECOND  # in which a client may read its last bytes
 PAUSE_PERIOD: Final[Duration] = SECOND // 10  # before accepting again after the system was out of resources
@@ -182,7 +181,7 @@ class ReplayConnections:
         self._replay.disconnected(client.number)
 
 
-REQUESTS_MAX: Final = 512  # datagrams read per turn
+REQUESTS_MAX: Final = 512  # datagrams read per iteration
 SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two snapshots of the archive
 POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of the journal
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
@@ -232,11 +231,11 @@ class RetransmitServer:
         return self._requests.address, self._connections.address
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Serve until the condition holds, which is checked in every turn."""
+        """Serve until the condition holds, which is checked in every iteration."""
         while not until():
-            self.turn()
+            self.run_once()
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Wait for at most POLL_PERIOD, and serve."""
         events = self._selector.select(self._wait_period() / SECOND)
         now = self._clock.now()
@@ -252,7 +251,7 @@ class RetransmitServer:
                         self._requests.send(datagrams, (to.address, to.port))
                     case SendUnicast(address, datagrams):
                         self._requests.send(datagrams, address)
-                    case Refusal():
+                    case RepairRefused():
                         self.refusals += 1
                     case _:
                         self._connections.carry_out(effect, now)
@@ -322,7 +321,7 @@ class RetransmitServer:
             self._retransmitter.receive(datagram, now, origin=origin)
 
 
-def authentication(customers: Path | None) -> Authenticate:
+def authentication(customers: Path | None) -> PasswordCheck:
     """Check logins against the names and passwords in a file; accept any login without a file."""
     if customers is None:
         return lambda _name, _password: True

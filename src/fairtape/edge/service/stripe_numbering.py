@@ -1,8 +1,12 @@
-"""Stripe numbering: the numbers of all stripes, computed from a journal.
+"""Stripe numbering: the numbers of all stripes computed from a journal, and the checkpoints that save time for it.
 
 The plan in force follows from the order, too: the first plan from the first message on, if the deployment has one, and
 each later plan from the formation that names it. So two sites with the same order and the same plans compute the same
 numbers, at any time.
+
+A checkpoint is the position of a publisher in a file beside the journal that it was computed from. It proves nothing:
+it names the last entry that it includes, and the reader looks for that entry in the journal. A journal that was
+truncated since does not have it.
 
 `recover` finds the position of a publisher as its journal proves it. From the last checkpoint whose entry is still in
 the journal, or from the beginning, everything that the site released is numbered again. The site will release what it
@@ -10,19 +14,112 @@ holds and has not released; changes of formation among that are returned, to be 
 a plan is missing or the journal cannot be read, there is no position.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import Step, StripeSequencer
-from fairtape.edge.service.checkpoints import EdgeCheckpoint, load
+from fairtape.edge.protocol.sessions import BadSession, Edition, StripePosition
+from fairtape.edge.protocol.stripe_sequencer import StripeSequencer, StripeStep
 from fairtape.edge.service.settings import EdgeSettings
-from fairtape.edge.service.stripe_plans import StripePlanStore, mark_in, version_of
+from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore, mark_in, mark_of, version_of
 from fairtape.journal import JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
+from fairtape.storage.files import write_atomically
 from fairtape.wire.frames import NUMBER_MAX
+
+EDGE_FOLDER: Final = "edge"
+_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCheckpoint:
+    """A position, and the formation and token of the last entry before it."""
+
+    position: StripePosition
+    formation: int
+    token: int
+
+
+def checkpoint_path(folder: Path, site: str) -> Path:
+    """The checkpoint file of the publisher of a site."""
+    return folder / EDGE_FOLDER / f"{site}.json"
+
+
+def save_checkpoint(path: Path, checkpoint: EdgeCheckpoint) -> None:
+    """Write the file atomically. Raises OSError."""
+    write_edge_file(path, json.dumps(_fields(checkpoint)).encode())
+
+
+def write_edge_file(path: Path, *content: bytes) -> None:
+    """Write a file of the edge, or leave the old one. Raises OSError."""
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, *content, sync=True)
+
+
+def load_checkpoint(path: Path, settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
+    """The saved checkpoint; None where there is none, or where it is not of this edge."""
+    try:
+        return _checkpoint(json.loads(path.read_text()), settings, plan_store)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadSession, PlanUnknown):
+        return None
+
+
+def _fields(checkpoint: EdgeCheckpoint) -> dict[str, Any]:
+    position, edition = checkpoint.position, checkpoint.position.edition
+    return {
+        "version": _VERSION,
+        "tag": edition.deployment,
+        "core": edition.core,
+        "edition": edition_fields(edition),
+        "sequence": position.sequence,
+        "following": position.following,
+        "at": position.at,
+        "formation": position.formation,
+        "entry": [checkpoint.formation, checkpoint.token],
+    }
+
+
+def _checkpoint(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> EdgeCheckpoint | None:
+    if (fields["version"], fields["tag"], fields["core"]) != (_VERSION, settings.tag, settings.core):
+        return None
+    edition = edition_of(fields["edition"], settings, plan_store)
+    following = tuple(map(int, fields["following"]))
+    if len(following) != len(edition.stripes):
+        return None
+    formation, token = map(int, fields["entry"])
+    position = StripePosition(edition, int(fields["sequence"]), following, int(fields["at"]), int(fields["formation"]))
+    return EdgeCheckpoint(position, formation, token)
+
+
+def edition_fields(edition: Edition) -> dict[str, Any]:
+    """An edition as JSON fields."""
+    return {
+        "plan": mark_of(edition.plan),
+        "sequence": edition.sequence,
+        "begun_at": edition.begun_at,
+        "breaks": edition.breaks,
+        "after": edition.after,
+        "formation": edition.formation,
+    }
+
+
+def edition_of(fields: dict[str, Any], settings: EdgeSettings, plan_store: StripePlanStore) -> Edition:
+    """The inverse of `edition_fields`. Raises `PlanUnknown`, or errors of malformed fields."""
+    plan, _ = plan_store.by_mark(int(fields["plan"]))
+    one, other = fields["after"]
+    return Edition(
+        settings.tag,
+        plan,
+        settings.core,
+        sequence=int(fields["sequence"]),
+        begun_at=None if fields["begun_at"] is None else int(fields["begun_at"]),
+        breaks=int(fields["breaks"]),
+        after=(int(one), int(other)),
+        formation=int(fields["formation"]),
+    )
 
 
 class StripeNumbering:
@@ -34,7 +131,7 @@ class StripeNumbering:
         self._settings = settings
         self._plan_store = plan_store
         self._sequencer: StripeSequencer | None = None
-        self._begun: list[Step] = []
+        self._begun: list[StripeStep] = []
         self._unopened: StripePosition | None = None  # a fresh position, until the first token
         if position is None and settings.first_plan:
             plan, _ = plan_store.by_version(settings.first_plan)
@@ -57,12 +154,12 @@ class StripeNumbering:
         """The timestamp of the last token."""
         return 0 if self._sequencer is None else self._sequencer.at
 
-    def begun(self) -> list[Step]:
+    def begun(self) -> list[StripeStep]:
         """The steps that open the sessions, returned once."""
         steps, self._begun = self._begun, []
         return steps
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """Take a change of formation, which may name a new plan."""
         mark = mark_in(change)
         if self._sequencer is None:
@@ -72,12 +169,12 @@ class StripeNumbering:
             return
         newer = version_of(mark) > self._sequencer.edition.plan.version
         new_plan = self._plan_store.by_mark(mark) if newer else None
-        self._sequencer.turn(change)
+        self._sequencer.on_formation(change)
         if new_plan is not None:
             plan, encoder = new_plan
             self._sequencer.change_plan(plan, at_sequence=change.sequence, at=change.installed_at, encoder=encoder)
 
-    def deliver(self, ordered: Ordered) -> list[Step]:
+    def deliver(self, ordered: Ordered) -> list[StripeStep]:
         steps = [] if self._sequencer is None else self._sequencer.deliver(ordered)
         if steps:
             self._unopened = None
@@ -127,7 +224,7 @@ def recover(
     A site that releases meanwhile keeps its releases from some sequence number on, which `before` returns. The position
     is at or before it.
     """
-    checkpoint = load(checkpoint_file, settings, plan_store)
+    checkpoint = load_checkpoint(checkpoint_file, settings, plan_store)
     if checkpoint is not None and (checkpoint.position.sequence > before() or not is_proved(checkpoint, journal)):
         checkpoint = None
     numbering = StripeNumbering(settings, plan_store, None if checkpoint is None else checkpoint.position)
@@ -143,7 +240,7 @@ def recover(
                 unreleased = True
             else:
                 for change in changes:
-                    numbering.turn(change)
+                    numbering.on_formation(change)
                 changes.clear()
                 numbering.deliver(each.ordered)
                 formation, token = each.ordered.formation, each.ordered.token
@@ -151,7 +248,7 @@ def recover(
                     raise PositionLost(f"sequence {each.ordered.sequence} does not follow the one before it")
     if numbering.position is None:
         for change in changes:
-            numbering.turn(change)  # one of them may name the first plan
+            numbering.on_formation(change)  # one of them may name the first plan
     position = numbering.position
     return RecoveredPosition(None if position is None else EdgeCheckpoint(position, formation, token), tuple(changes))
 

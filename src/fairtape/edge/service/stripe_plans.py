@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
-from fairtape.edge.protocol.itch_encoder import ItchEncoder
+from fairtape.edge.protocol.itch_codec import ItchEncoder
 from fairtape.market.stripe_files import TEXT_MAX, digest, from_toml, to_toml
 from fairtape.market.stripes import VERSION_MAX, BadPlan, StripePlan
 from fairtape.ring.membership.layout import decode_formation

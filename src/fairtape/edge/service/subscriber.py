@@ -8,22 +8,21 @@ from typing import Final
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions
-from fairtape.edge.protocol.customer_records import PlanChange, Record
+from fairtape.edge.protocol.customer import REPAIR, Customer, CustomerOptions, PlanChange, StripeRecord
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.market.stripes import StripePlan
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
 
-DATAGRAMS_MAX: Final = 512  # read per socket and turn
-POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of a turn
+DATAGRAMS_MAX: Final = 512  # read per socket and iteration
+POLL_PERIOD: Final[Duration] = 50 * MILLISECOND  # the longest wait of `run_once`
 PLAN_PERIOD: Final[Duration] = 200 * MILLISECOND  # between two searches for an announced plan
 SOCKETS_MAX: Final = 1_000  # groups of one customer
 
 
 class MulticastSubscriber:
-    """One customer; the caller runs it with `turn` and gets its records."""
+    """One customer; the caller runs it with `run_once` and gets its records."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class MulticastSubscriber:
         now = self._clock.now()
         self.customer.follow(plan, [stripe.number for stripe in stripes], now, starts=starts, breaks=breaks)
 
-    def turn(self) -> list[Record]:
+    def run_once(self) -> list[StripeRecord]:
         """Wait for at most POLL_PERIOD, and return the records since the last call."""
         wait_period = self._wait_period()
         ready = self._poll.poll(wait_period / MILLISECOND)
@@ -107,8 +106,8 @@ class MulticastSubscriber:
         left = POLL_PERIOD if due_at is None else due_at - self._clock.now()
         return max(min(left, POLL_PERIOD), 0)
 
-    def _records(self) -> list[Record]:
-        records: list[Record] = []
+    def _records(self) -> list[StripeRecord]:
+        records: list[StripeRecord] = []
         for effect in self.customer.drain():
             if isinstance(effect, SendUnicast):
                 self._repairs.send(effect.datagrams, effect.to)
@@ -134,7 +133,7 @@ class MulticastSubscriber:
             joined_socket.close()
 
 
-def feeds_of(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
+def chosen_feeds(plan: StripePlan, wanted: Iterable[str]) -> tuple[str, ...]:
     """The feeds that a customer names, which must be in the plan; all of the plan where it names none."""
     names = tuple(wanted) or plan.feeds
     for name in names:

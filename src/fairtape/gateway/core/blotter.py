@@ -11,23 +11,22 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Instant
-from fairtape.exchange.order_codec import Message
-from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
+from fairtape.exchange.orders import Cancel, FloorMessage, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.exchange.outputs import (
     BUYER_TOOK,
     SELLER_TOOK,
     Cancelled,
     Committed,
     Execution,
+    FloorOutput,
     Funded,
-    Output,
     Rejected,
     Replaced,
     Sequenced,
     TentativeFill,
     Voided,
 )
-from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
+from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.market.prices import ONE, Price, Quantity
 from fairtape.market.symbols import Symbol
 
@@ -35,7 +34,7 @@ EVENTS_MAX: Final = 1 << 19
 DONE_MAX: Final = 1 << 17
 BREAKS_MAX: Final = 1_024
 
-Requests: TypeAlias = Callable[[int], Message | None]
+Requests: TypeAlias = Callable[[int], FloorMessage | None]
 """The message with a sequence number."""
 
 _NUMBERS_PER_OUTPUT: Final = 2  # a trade is one event for its buyer and one for its seller
@@ -124,7 +123,7 @@ class Blotter:
 
     # Input.
 
-    def book(self, outputs: Iterable[Output], requests: Requests, at: Instant) -> None:
+    def book(self, outputs: Iterable[FloorOutput], requests: Requests, at: Instant) -> None:
         """Record the floor's outputs for a token."""
         for output in outputs:
             self._outputs += 1
@@ -155,7 +154,7 @@ class Blotter:
                         )
                     )
 
-    def apply_break(self, era: int, outputs: Iterable[Output]) -> None:
+    def apply_break(self, era: int, outputs: Iterable[FloorOutput]) -> None:
         """A Break: report void trades once, without event numbers, because other gateways may never have seen them."""
         self._breaks.append((era, self.last))
         self.era = era
@@ -246,18 +245,18 @@ class Blotter:
         request = requests(output.number)
         if request is None or getattr(request, "gateway", output.source) != output.source:
             return  # a request that another source replayed does not concern the account
-        asked, about = Asked.OTHER, output.client_id
+        asked, about = RequestKind.OTHER, output.client_id
         event = OrderEvent(
             self.era, _NUMBERS_PER_OUTPUT * self._outputs, EventKind.REJECTED, output.account, output.client_id, at=at
         )
         match request:
             case NewOrder(symbol=symbol, side=side, price=price, quantity=quantity):
-                asked = Asked.ORDER
+                asked = RequestKind.ORDER
                 event = event._replace(symbol=symbol, side=side, price=price, quantity=quantity)
             case Cancel():
-                asked = Asked.CANCEL
+                asked = RequestKind.CANCEL
             case Replace(order_id=order_id):
-                asked, about = Asked.REPLACE, order_id
+                asked, about = RequestKind.REPLACE, order_id
         stands = (output.account, output.client_id) in self._numbers
         self._record(event._replace(previous_id=about, asked=asked, stands=stands, reason=output.reason))
 

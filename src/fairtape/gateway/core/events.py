@@ -27,7 +27,7 @@ class EventKind(Enum):
     FUNDED = "funded"
 
 
-class Asked(Enum):
+class RequestKind(Enum):
     """The kind of request that was rejected."""
 
     ORDER = "order"
@@ -60,7 +60,7 @@ class OrderEvent(NamedTuple):
     last_price: Price = 0  # of this trade
     last_quantity: Quantity = 0  # of this trade, or cancelled; of funding, the amount
     took: bool = False  # whether it was the aggressor of this trade
-    asked: Asked = Asked.OTHER
+    asked: RequestKind = RequestKind.OTHER
     stands: bool = False  # the request was rejected, but an order with this client id exists
     reason: str = ""
     at: Instant = 0  # instant of the token

@@ -22,12 +22,24 @@ from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
 from fairtape.core.token_bucket import TokenBucket
-from fairtape.exchange.floor import Floor
+from fairtape.exchange.floor import Floor, FloorAccount
 from fairtape.exchange.market import Market
-from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND, Message, decode, encode
-from fairtape.exchange.order_handling import FloorAccount
-from fairtape.exchange.orders import CASH, BadOrder, Cancel, NewOrder, OrderType, Replace, Side
-from fairtape.exchange.outputs import Output
+from fairtape.exchange.orders import (
+    CANCEL_KIND,
+    CASH,
+    NEW_ORDER_KIND,
+    REPLACE_KIND,
+    BadOrder,
+    Cancel,
+    FloorMessage,
+    NewOrder,
+    OrderType,
+    Replace,
+    Side,
+    decode,
+    encode,
+)
+from fairtape.exchange.outputs import FloorOutput
 from fairtape.gateway.core.blotter import Blotter
 from fairtape.gateway.core.events import Answer, Cause, OrderEvent
 from fairtape.gateway.core.limits import GatewayLimits
@@ -140,7 +152,7 @@ class GatewayCore:
         self.limits = limits or GatewayLimits()
         self.blotter = blotter or Blotter(ceiling=self._ceiling)
         self.pending = PendingRequests()
-        self.outputs: list[Output] = []  # of the last token, for the bookkeeper
+        self.outputs: list[FloorOutput] = []  # of the last token, for the bookkeeper
         self.stale = False  # the floor, and this core with it, must be rebuilt from the journal
         self._scope = scope
         self._next_number = first_number
@@ -229,10 +241,10 @@ class GatewayCore:
     def pass_token(self, token: int, formation: int | None = None, at: Instant = 0) -> None:
         self.blotter.book(self.floor.pass_token(token, formation), lambda _: None, at)
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A new formation. After a Break that revoked applied tokens, `stale` is set."""
         lost = self.floor.token >= change.token  # also where the Break itself left no trace and this one follows it
-        outputs = self.floor.turn(change)
+        outputs = self.floor.on_formation(change)
         if change.broken or lost:
             self.stale = self.stale or lost
             self.blotter.apply_break(change.formation, outputs)
@@ -370,7 +382,7 @@ def _own_numbers(ordered: Ordered, me: int) -> Iterator[int]:
                     yield _NUMBER.unpack_from(payload, _NUMBER_AT)[0]
 
 
-def _message_at(ordered: Ordered, wanted: int) -> Message | None:
+def _message_at(ordered: Ordered, wanted: int) -> FloorMessage | None:
     """The message with a sequence number."""
     for number, _, body, count in _bodies(ordered):
         if number <= wanted < number + count:

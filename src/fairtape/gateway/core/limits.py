@@ -1,4 +1,4 @@
-"""The limits of a gateway for each account."""
+"""Limits of a gateway. Apart from the gateway, so that a deployment file can be read without it."""
 
 from dataclasses import dataclass
 

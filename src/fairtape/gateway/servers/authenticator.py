@@ -25,8 +25,8 @@ BUSY: Final = "too many concurrent logins; try again"
 TOO_OFTEN: Final = "too many attempts; try again later"
 
 
-class Authenticator:
-    """One for all servers of a gateway."""
+class LoginAuthenticator:
+    """Checks the logins of all servers of a gateway."""
 
     def __init__(self, accounts: TradingAccounts, *, now: Callable[[], Instant]) -> None:
         self._accounts = accounts

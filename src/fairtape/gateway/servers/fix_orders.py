@@ -18,11 +18,11 @@ from fairtape.core.instants import Instant
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, Side, TimeInForce
 from fairtape.formats.fix import order_messages as fix
 from fairtape.formats.fix.dictionary import BusinessReason
-from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
+from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.fix_server import FixServer
 from fairtape.gateway.servers.order_gateway import OrderGateway
-from fairtape.gateway.session.effects import LoggedOn, Received, SessionEvent
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.effects import FixEvent, LoggedOn, Received
+from fairtape.gateway.session.fix_session import FixStore
 
 VENUE: Final = "FLOOR"  # the only valid ExDestination
 CANCELS_MAX: Final = 65_536  # ClOrdIDs of cancels without a report
@@ -87,7 +87,7 @@ class FixOrders:
         except Unsupported as error:
             self._refuse(client, account, value, Answer(0, Cause.VALUE, str(error)), now)
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
+    def changed(self, client: str, event: FixEvent, now: Instant) -> None:  # noqa: ARG002 - of `Application`
         """A client logged on or off. A new client gets events from now on."""
         if isinstance(event, LoggedOn):
             self._reported.setdefault(client, self._gateway.core.blotter.last)
@@ -235,14 +235,14 @@ class FixOrders:
                     self._report(client, event)
 
     def _report(self, client: str, event: OrderEvent) -> None:
-        if event.kind is EventKind.REJECTED and event.asked in (Asked.CANCEL, Asked.REPLACE):
-            replaces, about = event.asked is Asked.REPLACE, event.previous_id
+        if event.kind is EventKind.REJECTED and event.asked in (RequestKind.CANCEL, RequestKind.REPLACE):
+            replaces, about = event.asked is RequestKind.REPLACE, event.previous_id
             if self._is_settled(event):
                 return
             name = event.client_id if replaces else self._cancels.pop((event.account, about), about)
             answer = Answer(0, Cause.ORDER, event.reason)
             self._send(client, self._cancel_reject(event.account, about, name, replaces, answer, event.at))
-        elif event.kind is EventKind.REJECTED and (event.asked is not Asked.ORDER or event.stands):
+        elif event.kind is EventKind.REJECTED and (event.asked is not RequestKind.ORDER or event.stands):
             return  # concerns no FIX order, or one that exists
         elif event.kind is not EventKind.FUNDED:
             self._send(client, self._event_report(event))
@@ -256,7 +256,7 @@ class FixOrders:
         order = self._gateway.core.blotter.order(event.account, event.previous_id)
         waits = (event.account, event.previous_id) in self._cancels
         cancelled = order is not None and not order.open and order.filled < order.quantity
-        return event.asked is Asked.CANCEL and cancelled and not waits
+        return event.asked is RequestKind.CANCEL and cancelled and not waits
 
     def _event_report(self, event: OrderEvent) -> fix.ExecutionReport:
         exec_type, certainty = _KINDS[event.kind]

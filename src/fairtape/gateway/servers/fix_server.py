@@ -24,7 +24,7 @@ from fairtape.formats.fix.dictionary import BusinessReason, RejectReason, Tag
 from fairtape.formats.fix.order_messages import OrderEntry, read
 from fairtape.gateway.servers.streams import bind_error, tls_arguments
 from fairtape.gateway.session.acceptor import UNKNOWN_BODY_MAX, FixAcceptor
-from fairtape.gateway.session.effects import FromClient, Received, SessionEvent
+from fairtape.gateway.session.effects import FixEvent, FromClient, Received
 
 BACKLOG: Final = 128
 BUFFER_MAX: Final = 16 << 20  # bytes buffered for one client, above which it is disconnected
@@ -46,7 +46,7 @@ class Application(Protocol):
     def entered(self, client: str, value: OrderEntry, received: Received, now: Instant) -> None:
         """A client sent this message; each number once, in order."""
 
-    def changed(self, client: str, event: SessionEvent, now: Instant) -> None:
+    def changed(self, client: str, event: FixEvent, now: Instant) -> None:
         """A client logged on or off, or rejected a message of ours."""
 
 
@@ -91,7 +91,7 @@ class FixServer:
         """Listen, and return the bound address. Raises `UserError` if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            make = lambda: _Stream(self)  # noqa: E731 - the protocol factory of asyncio
+            make = lambda: _FixProtocol(self)  # noqa: E731 - the protocol factory of asyncio
             self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
             raise bind_error("fix", host, port, error) from None
@@ -231,7 +231,7 @@ class FixServer:
                         outgoing.append(effect)
         return outgoing
 
-    def _dispatch(self, client: str, event: SessionEvent, now: Instant) -> None:
+    def _dispatch(self, client: str, event: FixEvent, now: Instant) -> None:
         if not isinstance(event, Received):
             self._application.changed(client, event, now)
             return
@@ -276,7 +276,7 @@ def _text(message: FixMessage, tag: int) -> str:
     return (message.get(tag) or b"").decode("latin-1")
 
 
-class _Stream(asyncio.Protocol):
+class _FixProtocol(asyncio.Protocol):
     """The asyncio protocol of one connection."""
 
     def __init__(self, server: FixServer) -> None:

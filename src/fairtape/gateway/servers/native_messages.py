@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fairtape.exchange.orders import Cancel, NewOrder, OrderType, Replace, SelfTrade, Side, TimeInForce
-from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
+from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.market.prices import BadNumber, format_fixed, parse_fixed
 
 LINE_MAX: Final = 4_096  # bytes of a line from a client
@@ -120,7 +120,11 @@ def event_of(fields: Mapping[str, Any]) -> OrderEvent:
         values["side"] = Side[values["side"].upper()]
         values["order_type"] = OrderType[values["order_type"].upper()]
         values["time_in_force"] = TimeInForce[values["time_in_force"].upper()]
-        values |= {"kind": EventKind(values["kind"]), "asked": Asked(values["asked"]), "spent": int(values["spent"])}
+        values |= {
+            "kind": EventKind(values["kind"]),
+            "asked": RequestKind(values["asked"]),
+            "spent": int(values["spent"]),
+        }
         return OrderEvent(**values)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise BadNativeMessage(f"the event cannot be read: {error}") from None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from fairtape.gateway.core.events import EventKind, OrderEvent
-from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, Authenticator
+from fairtape.gateway.servers.authenticator import BUSY, TOO_OFTEN, LoginAuthenticator
 from fairtape.gateway.servers.native_messages import (
     LINE_MAX,
     BadNativeMessage,
@@ -32,7 +32,7 @@ NEWEST: Final = -1  # an event number: only events from now on
 class NativeServer:
     """The native server of one gateway, and its sessions."""
 
-    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+    def __init__(self, gateway: OrderGateway, authenticator: LoginAuthenticator) -> None:
         self.gateway = gateway
         self.authenticator = authenticator
         self._sessions: set[NativeSession] = set()

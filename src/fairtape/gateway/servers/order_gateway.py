@@ -10,8 +10,7 @@ from typing import Protocol
 
 from fairtape.core.effects import FormationChange, Ordered
 from fairtape.core.instants import Instant
-from fairtape.exchange.order_codec import decode
-from fairtape.exchange.orders import Cancel, NewOrder, Replace
+from fairtape.exchange.orders import Cancel, NewOrder, Replace, decode
 from fairtape.gateway.core.events import Answer, OrderEvent
 from fairtape.gateway.core.gateway_core import GatewayCore
 from fairtape.gateway.storage.accounts import TradingAccounts
@@ -81,9 +80,9 @@ class OrderGateway:
             self._order_log.mark_placed(placed)
         self._report_events()
 
-    def turn(self, change: FormationChange) -> None:
+    def on_formation(self, change: FormationChange) -> None:
         """A new formation. If the core is stale after it, `replace_core` must follow."""
-        self.core.turn(change)
+        self.core.on_formation(change)
         self._report_events()
         if change.broken and not self.core.stale:
             self._report_break()

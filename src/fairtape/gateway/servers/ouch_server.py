@@ -18,11 +18,11 @@ from typing import Final, TypeAlias
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.exchange.orders import Cancel, NewOrder, OpenMarket, OrderType, Replace, Side, TimeInForce
-from fairtape.exchange.rules.values import Continuous
+from fairtape.exchange.rules import Continuous
 from fairtape.formats import ouch
 from fairtape.formats import soupbintcp as soup
-from fairtape.gateway.core.events import Answer, Asked, Cause, EventKind, OrderEvent
-from fairtape.gateway.servers.authenticator import Authenticator
+from fairtape.gateway.core.events import Answer, Cause, EventKind, OrderEvent, RequestKind
+from fairtape.gateway.servers.authenticator import LoginAuthenticator
 from fairtape.gateway.servers.order_gateway import OrderGateway
 from fairtape.gateway.servers.streams import StreamWriter
 from fairtape.market.prices import ONE
@@ -121,9 +121,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
             return ouch.BrokenTrade(at, event.client_id, event.trade_id, "S")
         case EventKind.CANCELLED:
             return ouch.Canceled(at, event.client_id, _shares(event.last_quantity), _cancel_reason(event))
-        case EventKind.REJECTED if event.asked is Asked.ORDER and not event.stands:
+        case EventKind.REJECTED if event.asked is RequestKind.ORDER and not event.stands:
             return ouch.Rejected(at, event.client_id, OTHER)
-        case EventKind.REJECTED if event.asked in (Asked.CANCEL, Asked.REPLACE):
+        case EventKind.REJECTED if event.asked in (RequestKind.CANCEL, RequestKind.REPLACE):
             return ouch.CancelReject(at, event.previous_id)
     return None
 
@@ -195,7 +195,7 @@ class OuchOutbox:
 class OuchServer:
     """The OUCH server of one gateway, and its sessions."""
 
-    def __init__(self, gateway: OrderGateway, authenticator: Authenticator) -> None:
+    def __init__(self, gateway: OrderGateway, authenticator: LoginAuthenticator) -> None:
         self.gateway = gateway
         self.authenticator = authenticator
         self.session = str(gateway.now() // SECOND % _SESSION_SPAN)

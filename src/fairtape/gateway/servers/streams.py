@@ -118,7 +118,7 @@ class StreamServer:
         self.refused = 0
         self.half_open = 0
         self.silent = 0
-        self.connections: set[_Connection] = set()
+        self.connections: set[_StreamProtocol] = set()
         self.connections_max = connections_max
         self.login_delay = login_delay
         self.silence_max = silence_max
@@ -131,7 +131,7 @@ class StreamServer:
         """Listen, and return the bound address. Raises `UserError` if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
-            make = lambda: _Connection(self)  # noqa: E731 - the protocol factory of asyncio
+            make = lambda: _StreamProtocol(self)  # noqa: E731 - the protocol factory of asyncio
             self._server = await loop.create_server(make, host, port, backlog=BACKLOG, **tls_arguments(self._tls))
         except OSError as error:
             raise bind_error(self._name, host, port, error) from None
@@ -157,7 +157,7 @@ def bind_error(name: str, host: str, port: int, error: OSError) -> UserError:
     return UserError(f"{name} is {host}:{port}, which cannot be bound ({why}); choose another address")
 
 
-class _Connection(asyncio.Protocol):
+class _StreamProtocol(asyncio.Protocol):
     """The asyncio protocol of one connection."""
 
     def __init__(self, server: StreamServer) -> None:

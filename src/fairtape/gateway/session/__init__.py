@@ -1,8 +1,7 @@
 """FIX 4.4 sessions without input or output: bytes and instants go in, effects come out, for both sides of a connection.
 
-- `session`: one side of one session, acceptor or initiator, and its options
+- `fix_session`: one side of one session, acceptor or initiator, its options, and the contract of its store
 - `acceptor`: all sessions of one acceptor, and the connections that they use
-- `store`: what a session must keep beyond a connection, as a protocol and in memory
 - `effects`: what a session asks of its driver and its application
 
 A turn of the driver is: pass in what was received, carry out what concerns the application, make the store durable, and

@@ -24,8 +24,7 @@ from fairtape.gateway.session.effects import (
     Received,
     Transmit,
 )
-from fairtape.gateway.session.session import Authenticate, FixOptions, FixRole, FixSession, FixState
-from fairtape.gateway.session.store import FixStore
+from fairtape.gateway.session.fix_session import Authenticate, FixOptions, FixRole, FixSession, FixState, FixStore
 
 CONNECTIONS_MAX: Final = 1_024
 CLIENTS_MAX: Final = 100_000
@@ -47,7 +46,7 @@ class AcceptorCounts:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _FixConnection:
     opened_at: Instant
     stream: FixStream = field(default_factory=lambda: FixStream(body_max=UNKNOWN_BODY_MAX))
     session: FixSession | None = None
@@ -71,7 +70,7 @@ class FixAcceptor:
         self._authenticate = authenticate
         self._options = options or FixOptions()
         self._connections_max = connections_max
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _FixConnection] = {}
         self._sessions: dict[str, FixSession] = {}
         self._numbers: dict[str, int] = {}  # client -> its connection
         self._due_at: Instant = NEVER  # no deadline is earlier
@@ -83,7 +82,7 @@ class FixAcceptor:
             self.counts.refused += 1
             self._effects.append(CloseConnection(connection, "no room for more connections"))
             return
-        self._connections[connection] = _Connection(now)
+        self._connections[connection] = _FixConnection(now)
         self._due_at = min(self._due_at, now + self._options.logon_delay)
 
     def disconnected(self, connection: int, now: Instant) -> None:
@@ -159,13 +158,13 @@ class FixAcceptor:
         effects, self._effects = self._effects, []
         return effects
 
-    def _next(self, peer: _Connection) -> Instant:
+    def _next(self, peer: _FixConnection) -> Instant:
         """The next deadline of this connection."""
         if peer.session is None:
             return peer.opened_at + self._options.logon_delay
         return peer.session.deadline()
 
-    def _admit(self, connection: int, peer: _Connection, message: FixMessage, now: Instant) -> None:
+    def _admit(self, connection: int, peer: _FixConnection, message: FixMessage, now: Instant) -> None:
         """Attach the session that the first message names."""
         client = (message.get(Tag.SENDER_COMP_ID) or b"").decode("latin-1")
         addressed = message.get(Tag.TARGET_COMP_ID) == self._ours.encode("ascii")
@@ -208,7 +207,7 @@ class FixAcceptor:
                     if isinstance(effect, LoggedOn):
                         self._connections[self._numbers[client]].stream.body_max = MESSAGE_MAX
 
-    def _forget(self, connection: int) -> _Connection | None:
+    def _forget(self, connection: int) -> _FixConnection | None:
         """Remove a connection, so that its client may connect again."""
         peer = self._connections.pop(connection, None)
         if peer is not None:

@@ -50,8 +50,8 @@ class LoggedOff:
     reason: str
 
 
-SessionEvent: TypeAlias = Received | MessageRejected | LoggedOn | LoggedOff
-SessionEffect: TypeAlias = Transmit | Disconnect | SessionEvent
+FixEvent: TypeAlias = Received | MessageRejected | LoggedOn | LoggedOff
+FixEffect: TypeAlias = Transmit | Disconnect | FixEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class FromClient:
     """An event in the session of one client."""
 
     client: str  # its CompID
-    event: SessionEvent
+    event: FixEvent
 
 
 AcceptorEffect: TypeAlias = WriteConnection | CloseConnection | FromClient

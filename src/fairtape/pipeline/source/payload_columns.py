@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from fairtape.exchange.order_codec import decode as decode_order
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
+from fairtape.exchange.orders import decode as decode_order
 from fairtape.market.notices import BadNotice, Correction, Notice, VenueStatus, decode_notice
 from fairtape.market.notices import Cancel as TradeCancel
 from fairtape.market.trades import TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades, records

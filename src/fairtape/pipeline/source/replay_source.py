@@ -4,7 +4,7 @@ A replay port serves sessions of edge stripes. It names neither the stripes nor 
 which customers have. Plans that take over later are looked for beside the one that is named.
 
 An offset is, for each session, the next message to be read. A session ends with a mark that names the plan and the
-Breaks of the session that takes over (`fairtape.edge.protocol.session_marks`), so a reader at the end of one knows
+Breaks of the session that takes over (`fairtape.edge.protocol.sessions`), so a reader at the end of one knows
 where to continue without a gap. Sessions that are over stay in the offsets, to show that their successors are known.
 
 A replay port has no release marks: there is no site, no token, and no time but the trade's own. Those columns are
@@ -24,9 +24,18 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.edge.protocol.archive import SESSIONS_MAX
-from fairtape.edge.protocol.session_marks import MARK, OPAQUE, BadMark, Over, decode_mark, decode_opaque
-from fairtape.edge.protocol.sessions import DEPLOYMENT_MAX, Session, in_base_36
-from fairtape.edge.service.session_readers import SessionReaders
+from fairtape.edge.protocol.itch_codec import SessionReaders
+from fairtape.edge.protocol.sessions import (
+    DEPLOYMENT_MAX,
+    MARK,
+    OPAQUE,
+    BadMark,
+    Over,
+    SessionName,
+    decode_mark,
+    decode_opaque,
+    in_base_36,
+)
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.itch.messages import BadItch
@@ -166,7 +175,7 @@ class Sessions:
         plan = read_plan(self._options.plan)
         stripes = self._options.stripes_of(plan)
         tag = self._options.tag or self._tag(stripes[0])
-        return {str(Session(tag, plan.version, 0, stripe)): Reached() for stripe in stripes}
+        return {str(SessionName(tag, plan.version, 0, stripe)): Reached() for stripe in stripes}
 
     def settle(self) -> None:
         """Read no further than to the end at the next call of `latest` (the trigger `availableNow`)."""
@@ -228,7 +237,7 @@ class Sessions:
 
     def _take_over(self, ends: Offsets, session: str, over: Over) -> None:
         """Begin every stripe of the plan that takes over, also those that the last plan did not have."""
-        ended = Session.parse(session)
+        ended = SessionName.parse(session)
         plan = self._options.plan_of(over.version)
         assert ended is not None
         if plan is None:
@@ -237,12 +246,12 @@ class Sessions:
                 f"{str(self._options.plan)!r}; put it there"
             )
         for stripe in self._options.stripes_of(plan):
-            ends.setdefault(str(Session(ended.deployment, over.version, over.breaks, stripe)), Reached())
+            ends.setdefault(str(SessionName(ended.deployment, over.version, over.breaks, stripe)), Reached())
         if len(ends) > SESSIONS_MAX:
             raise UserError(f"plan began more than {SESSIONS_MAX:,} sessions ago; name the one that is in force")
 
     def _tag(self, stripe: int) -> str:
-        session = Session.parse(self._replay.present(in_base_36(stripe, 3)) or "")
+        session = SessionName.parse(self._replay.present(in_base_36(stripe, 3)) or "")
         if session is None:
             raise UserError(
                 f"replay {self._replay} knows no stripe {stripe}; is the plan that of its deployment? If so, give the "
@@ -254,7 +263,7 @@ class Sessions:
 TRADE: Final = "trade"
 CORRECTION: Final = "correction"  # the trade that replaces the one that was broken by the message before
 BROKEN: Final = "broken"  # a trade is void; the message has no number of its own in the order
-OPAQUE_KIND: Final = "opaque"  # a payload, or a part of it, behind the head of `fairtape.edge.protocol.session_marks`
+OPAQUE_KIND: Final = "opaque"  # a payload, or a part of it, behind the head of `fairtape.edge.protocol.sessions`
 MARK_KIND: Final = "mark"
 DIRECTORY: Final = "directory"  # the first and last messages of a session
 
@@ -325,7 +334,7 @@ class _Decoder:
 
 def _batch(messages: Sequence[_Message], session: str, options: ReplaySourceOptions) -> Arrow:
     schema = REPLAYED[options.rows]
-    name = Session.parse(session)
+    name = SessionName.parse(session)
     assert name is not None
     columns: dict[str, Any] = {
         "stripe": pa.array([name.stripe] * len(messages), pa.int32()),

@@ -22,7 +22,7 @@ from fairtape.exchange.outputs import (
     Committed,
     Evidence,
     Execution,
-    Output,
+    FloorOutput,
     Rejected,
     Replaced,
     Sequenced,
@@ -39,7 +39,7 @@ PAYLOAD_MAX: Final = 1 << 10  # bytes: no request to a floor is longer, so longe
 BATCH_ROWS: Final = 4_096
 
 Row: TypeAlias = dict[str, Any]
-Rows: TypeAlias = Callable[[list[Output], Row], Iterator[Row]]
+Rows: TypeAlias = Callable[[list[FloorOutput], Row], Iterator[Row]]
 
 _COLUMNS: Final = (
     "stripe", "formation", "token", "sequence", "kind", "source", "incarnation", "source_number",
@@ -83,7 +83,7 @@ def _replay(table: str, rows: Rows) -> Callable[[Iterator[Arrow]], Iterator[Arro
     return replay
 
 
-def _floor(rows: Iterator[Row]) -> Iterator[tuple[list[Output], Row]]:
+def _floor(rows: Iterator[Row]) -> Iterator[tuple[list[FloorOutput], Row]]:
     """The outputs of the floor of one stripe, token by token, with the last row of each token."""
     floor: Floor | None = None
     for (token, turns), group in groupby(rows, key=lambda row: (row["token"], row["kind"] in (FORMATION, BREAK))):
@@ -91,7 +91,7 @@ def _floor(rows: Iterator[Row]) -> Iterator[tuple[list[Output], Row]]:
         floor = floor or Floor(commit_passes=_resilience(of_token[0]))
         if turns:
             for row in of_token:
-                yield floor.turn(_change(row)), row
+                yield floor.on_formation(_change(row)), row
         else:
             yield floor.apply(_ordered(token, of_token)), of_token[-1]
 
@@ -126,7 +126,7 @@ def _ordered(token: int, rows: list[Row]) -> Ordered:
     return Ordered(first["stripe"], first["formation"], token, first["sequence"], len(rows), at, spans)
 
 
-def _execution_rows(outputs: list[Output], place: Row) -> Iterator[Row]:
+def _execution_rows(outputs: list[FloorOutput], place: Row) -> Iterator[Row]:
     for output in outputs:
         if isinstance(output, Committed):
             trade = output.trade._asdict()
@@ -139,14 +139,14 @@ def _execution_rows(outputs: list[Output], place: Row) -> Iterator[Row]:
             }
 
 
-def _event_rows(outputs: list[Output], place: Row) -> Iterator[Row]:
+def _event_rows(outputs: list[FloorOutput], place: Row) -> Iterator[Row]:
     at = {"stripe": place["stripe"], "token": place["token"], "at_ns": place["acknowledged_at_ns"]}
     events = (event for output in outputs for event in _events(output))
     for step, event in enumerate(events):
         yield at | {"step": step} | event
 
 
-def _events(output: Output) -> Iterator[Row]:
+def _events(output: FloorOutput) -> Iterator[Row]:
     match output:
         case Sequenced():
             yield _event("sequenced", output.number, output.number, output.account, output.client_id)

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.exchange.order_codec import CANCEL_KIND as CANCEL_ORDER_KIND
-from fairtape.exchange.order_codec import NEW_ORDER_KIND, REPLACE_KIND
+from fairtape.exchange.orders import CANCEL_KIND as CANCEL_ORDER_KIND
+from fairtape.exchange.orders import NEW_ORDER_KIND, REPLACE_KIND
 from fairtape.market.notices import CANCEL_KIND, CORRECTION_KIND, STATUS_KIND
 from fairtape.market.trades import TRADE_KIND, TRADE_SIZE
 from fairtape.pipeline.schemas import MESSAGE, PERCENTILES, TABLES, Arrow

@@ -1,4 +1,4 @@
-"""Auctions at one price: the clearing price, the allocation of the volume, and the sealed second-price auction.
+"""Auctions: call and batch auctions at one price, the sealed second-price auction, and the Dutch clock.
 
 The clearing price follows from four principles, each deciding among the prices that the one before it left (ASX
 Operating Rules, the London and Xetra market models and TSE's Itayose agree on them): the most volume; the least
@@ -8,6 +8,11 @@ Demand falls and supply rises with the price, both in steps at the limits. So it
 themselves and, where every tick is a candidate, the first and the last tick between two of them.
 
 The volume goes to the better price first, and at one price by time, or by batch and then by size.
+
+The Dutch clock lowers the price of a lot step by step until a bid takes it. The clock depends on time alone, and time
+is the instant of the token, so every site has the same price. A resting bid stops the clock at its limit. Bids that all
+rest before the start therefore form a sealed first-price auction: the highest bid wins and pays the first step at or
+below its limit.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,8 +21,9 @@ from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from fairtape.core.instants import Instant
 from fairtape.exchange.book import ANY_BUY, ANY_SELL, Book, Fill, Order
-from fairtape.exchange.rules.values import Candidates, Rounding, rounded
+from fairtape.exchange.rules import Candidates, DutchClock, Rounding, rounded
 from fairtape.market.prices import Price, Quantity
 
 Levels: TypeAlias = Iterable[tuple[Price, Quantity]]
@@ -224,3 +230,51 @@ def _refused(winners: list[Share], prices: list[int]) -> int:
     if winners and winners[-1][1] < winners[-1][0].open:
         return winners[-1][0].price
     return prices[len(winners)] if len(prices) > len(winners) else 0
+
+
+class ClockState(NamedTuple):
+    """The price of the clock at the instant when it was last set; it falls from there."""
+
+    price: Price
+    set_at: Instant
+
+
+def clock_price_at(rule: DutchClock, clock: ClockState, reserve: Price, now: Instant) -> Price:
+    """The price that the clock shows: never below the reserve."""
+    steps = max(now - clock.set_at, 0) // rule.step_period
+    return max(clock.price - steps * rule.decrement, reserve)
+
+
+def run_clock(book: Book, rule: DutchClock, clock: ClockState, now: Instant) -> tuple[list[Fill], ClockState]:
+    """Run the clock until now, and sell to each bid that it reaches."""
+    fills = []
+    while (lot := book.asks.first()) is not None and (bid := book.bids.first()) is not None:
+        stop = _state_at_limit(rule, clock, lot.price, bid.price)
+        if stop is None or stop.set_at > now:
+            break
+        quantity = min(lot.open, bid.open)
+        fills.append(Fill(*_by_number(lot, bid), stop.price, quantity))
+        book.reduce(lot, quantity)
+        book.reduce(bid, quantity)
+        clock = ClockState(min(stop.price + rule.rewind, rule.start), stop.set_at)
+    return fills, _advanced(rule, clock, now)
+
+
+def _advanced(rule: DutchClock, clock: ClockState, now: Instant) -> ClockState:
+    """The clock set to now: a later bid meets the current price, not one that has passed."""
+    steps = max(now - clock.set_at, 0) // rule.step_period
+    return ClockState(clock.price - steps * rule.decrement, clock.set_at + steps * rule.step_period)
+
+
+def _state_at_limit(rule: DutchClock, clock: ClockState, reserve: Price, limit: Price) -> ClockState | None:
+    """The clock at its first step at or below a limit; None if it stops above."""
+    if limit < reserve:
+        return None
+    target = max(clock.price, reserve)
+    steps = max(-((limit - target) // rule.decrement), 0)
+    price = max(clock.price - steps * rule.decrement, reserve)
+    return ClockState(price, clock.set_at + steps * rule.step_period)
+
+
+def _by_number(one: Order, other: Order) -> tuple[Order, Order]:
+    return (one, other) if one.number < other.number else (other, one)

@@ -1,8 +1,8 @@
 """Continuous matching: an arriving order takes what it crosses, best price first, oldest order first."""
 
-from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, new_tuple, reduce_open
-from fairtape.exchange.orders import SelfTrade
-from fairtape.exchange.rules.values import Continuous, Pricing, rounded
+from fairtape.exchange.book import Fill, Ladder, Order, Reduction, RemovalReason, reduce_open
+from fairtape.exchange.orders import SelfTrade, new_tuple
+from fairtape.exchange.rules import Continuous, Pricing, rounded
 from fairtape.market.prices import Price, Quantity
 
 

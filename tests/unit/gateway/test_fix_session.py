@@ -7,7 +7,7 @@ from fairtape.formats.fix.codec import encode
 from fairtape.formats.fix.fields import format_instant
 from fairtape.formats.fix.order_messages import write
 from fairtape.gateway.session.effects import LoggedOff, LoggedOn, MessageRejected
-from fairtape.gateway.session.session import RESEND_BATCH_MAX, FixOptions, FixState
+from fairtape.gateway.session.fix_session import RESEND_BATCH_MAX, FixOptions, FixState
 from unit.gateway.fix_world import ANN_KNOWS, SECRET, START, Pair, RawClient, fields, order, report
 
 ORDER = tuple(write(order("A"))[1:])

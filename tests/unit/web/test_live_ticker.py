@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fairtape.market.notices import Cancel, encode_notice
 from fairtape.tape.sales import Sales
-from fairtape.web import ticker as ticker_module
+from fairtape.web import live_ticker
+from fairtape.web.live_ticker import TAIL_ROWS_MAX, LiveTicker, Tail
 from fairtape.web.subscription import Subscription
-from fairtape.web.ticker import TAIL_ROWS_MAX, LiveTicker, Tail
 from unit.tape import tape_values
 from unit.web.web_values import Site, WebWorld, numbers_of
 
@@ -96,7 +96,7 @@ def test_numbers_after_a_break_are_published_again_and_counted_once(tmp_path: Pa
 
 def test_after_a_break_no_more_is_read_back_than_at_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = WebWorld(tmp_path, released=6)
-    monkeypatch.setattr(ticker_module, "BACK_MAX", 4)
+    monkeypatch.setattr(live_ticker, "BACK_MAX", 4)
     world.site.release(3)
     world.run_rounds()
     world.site.truncate_and_break(token=tape_values.order(6)[-1].token, following=7)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import TimeInForce
-from fairtape.exchange.rules.values import DutchClock
+from fairtape.exchange.rules import DutchClock
 from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain, plain_fills
 
 CAR = "Encyclopedia entry 'Dutch auction', a company car from 15,000 down in steps of 1,000, taken at 10,000"

@@ -1,6 +1,6 @@
-"""The ITCH encoder: all trades of a token become the messages of their stripes at once.
+"""ITCH in the sessions of the edge: all trades of a token become the messages of their stripes at once, and back.
 
-The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. This encoder is vectorized, because it runs when
+The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. The encoder is vectorized, because it runs when
 releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
 field writes all their messages with their length prefixes, and a sort by stripe leaves each stripe's share as one byte
 string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed.
@@ -8,9 +8,11 @@ string, ready to be cut into packets. No object is made per message unless messa
 All stripes of a core stripe share one table of listings, so a token is encoded once and not once per stripe. A stripe's
 directory lists its own symbols only. Setting up an encoder takes some 0.1 ms per listing, so it is done when a plan
 becomes known, in a background thread, and not when the plan takes over.
+
+A customer has a reader for each session, because each session has its own directory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import Instant
+from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import TIMESTAMP_MAX
-from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, TickerReader, fits_directory
 from fairtape.formats.itch.trades import PRICE_UNIT
 from fairtape.market import trades as market
 from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
@@ -83,7 +86,6 @@ UNLISTED_MAX: Final = 1 << 16  # symbols without a listing whose stripe is cache
 _U32_MAX: Final = (1 << 32) - 1
 _HEAD: Final = np.uint64(TRADE_KIND | TRADE_VERSION << 8)
 _HEAD_MASK: Final = np.uint64(0xFFFFFFFF & ~(FLAGS_ALLOWED << 16))
-_FLAGS_SHIFT: Final = np.uint64(16)
 
 _TOP: Final = [("length", ">u2"), ("letter", "S1"), ("locate", ">u2"), ("tracking", ">u2"), ("upper", ">u2")]
 NARROW_TRADE: Final = np.dtype(
@@ -105,7 +107,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StripeShare:
     """One stripe's messages of one token, each with its length prefix."""
 
     stripe: int  # its index among those of the core stripe
@@ -165,7 +167,7 @@ class ItchEncoder:
         """For each stripe the end of messages; nothing for the opaque stripe."""
         return [_stamped(token, since) for token in self._closing]
 
-    def encode(self, octets: bytes, numbers: Array) -> tuple[list[Share], list[int]]:
+    def encode(self, octets: bytes, numbers: Array) -> tuple[list[StripeShare], list[int]]:
         """Each stripe's share of these records, and the indexes of the records that are no trades."""
         trades: Trades = np.frombuffer(octets, TRADE_DTYPE)
         words = np.frombuffer(octets, "<u8").reshape(-1, TRADE_SIZE // 8)
@@ -222,7 +224,7 @@ class ItchEncoder:
             index = self._unlisted[symbol] = self._indexes[number]
         return index
 
-    def _shares(self, token: _Token, order: Array) -> Iterator[Share]:
+    def _shares(self, token: _Token, order: Array) -> Iterator[StripeShare]:
         """Cut the encoded messages, sorted by stripe, into shares."""
         narrow = token.narrow[order]
         narrow_bytes = self._encode_narrow(token, order[narrow]).tobytes()
@@ -237,9 +239,9 @@ class ItchEncoder:
             wide_end = wide_at + (count - narrow_count) * WIDE_TRADE.itemsize
             one, other = narrow_bytes[narrow_at:narrow_end], wide_bytes[wide_at:wide_end]
             if not one or not other:
-                yield Share(stripe, count, one or other, (NARROW_TRADE if one else WIDE_TRADE).itemsize - 2)
+                yield StripeShare(stripe, count, one or other, (NARROW_TRADE if one else WIDE_TRADE).itemsize - 2)
             else:
-                yield Share(stripe, count, _interleaved(one, other, kinds.tolist()), 0)
+                yield StripeShare(stripe, count, _interleaved(one, other, kinds.tolist()), 0)
             begin, narrow_at, wide_at = begin + count, narrow_end, wide_end
 
     def _encode_narrow(self, token: _Token, indexes: Array) -> Array:
@@ -315,3 +317,37 @@ def _templates(listings: Sequence[Listing]) -> Array:
     rows["locate"] = np.arange(len(rows))
     rows["stock"] = [b"", *(listing.symbol.ljust(8).encode("ascii") for listing in listings)]
     return rows
+
+
+READERS_MAX: Final = 4_096  # sessions; beyond it the oldest is dropped
+
+
+class SessionReaders:
+    """The readers of all received sessions."""
+
+    def __init__(self, plans: Callable[[int], StripePlan | None]) -> None:
+        """`plans` finds a plan by its version."""
+        self._plans = plans
+        self._readers: dict[str, TickerReader] = {}
+        self._encoders: dict[tuple[int, int], ItchEncoder] = {}
+
+    def of(self, session: str) -> TickerReader:
+        """The reader of a session. It has the directory from the plan, because late joiners did not receive it."""
+        reader = self._readers.get(session)
+        if reader is None:
+            name = SessionName.parse(session)
+            plan = self._plans(name.version) if name else None
+            if len(self._readers) >= READERS_MAX:
+                del self._readers[next(iter(self._readers))]
+            reader = self._readers[session] = TickerReader(midnight_at=plan.midnight_at if plan else 0)
+            if plan is not None and name is not None:
+                self._seed(reader, plan, name.stripe)
+        return reader
+
+    def _seed(self, reader: TickerReader, plan: StripePlan, number: int) -> None:
+        stripe = plan.stripes.get(number)
+        if stripe is None:
+            return
+        encoder = self._encoders.setdefault((plan.version, stripe.core), ItchEncoder(plan, stripe.core))
+        for message in encoder.openings(0)[plan.of_core(stripe.core).index(stripe)]:
+            reader.read(message)

@@ -15,7 +15,7 @@ itself are never resent but covered by gap fills: an old heartbeat is useless, a
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.formats.fix.admin_messages import (
@@ -53,17 +53,45 @@ from fairtape.formats.fix.fields import POSITIVE, TEXT, format_instant, parse_in
 from fairtape.formats.fix.order_messages import FROM_TRADERS, OrderEntry, write
 from fairtape.gateway.session.effects import (
     Disconnect,
+    FixEffect,
     LoggedOff,
     LoggedOn,
     MessageRejected,
     Received,
-    SessionEffect,
     Transmit,
 )
-from fairtape.gateway.session.store import FixStore
 
 Authenticate: TypeAlias = Callable[[str, str, str], str | None]
 """Takes a client's CompID, user name and password; returns why the logon is refused, or None."""
+
+
+class FixStore(Protocol):
+    """The persistent state of one session: its two numbers, and the messages it sent.
+
+    A session outlives its connections, and should outlive its process. The session calls its store within a turn; the
+    driver makes the store durable before it writes to the network, so a number that was seen outside is never used
+    again for another message.
+    """
+
+    @property
+    def next_in(self) -> int:
+        """The number expected from the other side."""
+
+    @property
+    def next_out(self) -> int:
+        """The number of the next message to send."""
+
+    def expect(self, number: int) -> None:
+        """Set the number expected next."""
+
+    def sent(self, octets: bytes | None) -> None:
+        """Use the next number: for a message that may be resent, or (None) for a session message."""
+
+    def kept(self, first: int, last: int) -> Iterable[tuple[int, bytes]]:
+        """The stored messages with these numbers, in order."""
+
+    def reset(self) -> None:
+        """Forget everything: both sides start at 1."""
 
 
 class FixRole(Enum):
@@ -215,7 +243,7 @@ class FixSession:
         self._resend: tuple[int, int] | None = None  # first and last number to resend
         self._resent_at: Instant = NEVER  # instant of the last turn that resent something
         self._write_blocked = False  # the connection's write buffer is full
-        self._effects: list[SessionEffect] = []
+        self._effects: list[FixEffect] = []
 
     @property
     def counts(self) -> StreamCounts:
@@ -309,7 +337,7 @@ class FixSession:
             case _:
                 return NEVER
 
-    def drain(self) -> list[SessionEffect]:
+    def drain(self) -> list[FixEffect]:
         effects, self._effects = self._effects, []
         return effects
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fairtape.exchange.book import Fill, Order
 from fairtape.exchange.market import Market
+from fairtape.exchange.matching import match
 from fairtape.exchange.orders import SelfTrade, TimeInForce
-from fairtape.exchange.rules.continuous import match
-from fairtape.exchange.rules.values import Continuous, Pricing, Rounding, rounded
+from fairtape.exchange.rules import Continuous, Pricing, Rounding, rounded
 from unit.exchange.floor_values import MarketHarness, fixed, market_of, plain
 
 Orders: TypeAlias = list[tuple[Any, ...]]

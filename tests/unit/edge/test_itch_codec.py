@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.edge.protocol.itch_encoder import ItchEncoder, SymbolLookup
+from fairtape.edge.protocol.itch_codec import ItchEncoder, SymbolLookup
 from fairtape.edge.protocol.sessions import Edition
 from fairtape.formats.framing import unframe
 from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory

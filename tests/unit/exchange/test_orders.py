@@ -7,24 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.exchange.order_codec import (
-    FLOOR_KINDS,
-    GATEWAY_MAX,
-    NUMBER_MAX,
-    Message,
-    decode,
-    encode,
-    rule_fields,
-    rule_of,
-)
 from fairtape.exchange.orders import (
     ACCOUNT_MAX,
     CASH,
     CLIENT_ID_MAX,
+    FLOOR_KINDS,
     Action,
     BadOrder,
     Cancel,
     Control,
+    FloorMessage,
     Funding,
     NewOrder,
     OpenMarket,
@@ -35,8 +27,12 @@ from fairtape.exchange.orders import (
     Side,
     TimeInForce,
     TradeReport,
+    decode,
+    encode,
+    rule_fields,
+    rule_of,
 )
-from fairtape.exchange.rules.values import (
+from fairtape.exchange.rules import (
     BadRule,
     BatchAuction,
     CallAuction,
@@ -60,6 +56,8 @@ def names(size_max: int) -> st.SearchStrategy[str]:
 
 amounts = st.integers(1, FIXED_MAX)
 instants = st.integers(0, FIXED_MAX)
+GATEWAY_MAX = (1 << 32) - 1
+NUMBER_MAX = (1 << 64) - 1
 head: dict[str, Any] = {"gateway": st.integers(0, GATEWAY_MAX), "gateway_number": st.integers(0, NUMBER_MAX)}
 accounts, clients, symbols = names(ACCOUNT_MAX), names(CLIENT_ID_MAX), names(SYMBOL_MAX)
 
@@ -93,7 +91,7 @@ rules = st.one_of(
     st.just(SecondPrice()),
     st.builds(DutchClock, start=amounts, decrement=amounts, step_period=amounts, rewind=instants),
 )
-messages: st.SearchStrategy[Message] = st.one_of(
+messages: st.SearchStrategy[FloorMessage] = st.one_of(
     *map(an_order, OrderType),
     resting,
     st.builds(Cancel, **head, account=accounts, order_id=clients, entered_at=instants),
@@ -139,7 +137,7 @@ ORDER = NewOrder(7, 1, "ann", "a1", "XYZ", Side.BUY, 5, 10)
 
 
 @given(messages)
-def test_a_message_survives_its_bytes(message: Message) -> None:
+def test_a_message_survives_its_bytes(message: FloorMessage) -> None:
     payload = encode(message)
     assert payload[0] in FLOOR_KINDS
     assert decode(payload) == message
@@ -147,7 +145,7 @@ def test_a_message_survives_its_bytes(message: Message) -> None:
 
 
 @given(messages, st.data())
-def test_whatever_is_read_has_one_form_only(message: Message, data: st.DataObject) -> None:
+def test_whatever_is_read_has_one_form_only(message: FloorMessage, data: st.DataObject) -> None:
     payload = bytearray(encode(message))
     place = data.draw(st.integers(0, len(payload) - 1))
     payload[place] = data.draw(st.integers(0, 255))
