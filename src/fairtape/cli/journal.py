@@ -79,7 +79,7 @@ def cat(
     check_within("--from-seq", from_seq, 1, NUMBER_MAX)
     check_within("--to-seq", to_seq, 1, NUMBER_MAX)
     check_within("--limit", limit, 0, NUMBER_MAX)
-    since_at = None if since is None else parse_instant(since)
+    since_at = None if since is None else parse_instant("--since", since)
     with _damage_reported():
         last = NUMBER_MAX if to_seq is None else to_seq
         records = _existing(directory).messages_and_formations(
@@ -157,7 +157,7 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
         click.get_current_context().exit(EXIT_SHORTER)
 
 
-def parse_instant(text: str) -> Instant:
+def parse_instant(option: str, text: str) -> Instant:
     """Nanoseconds since 1970, or an ISO 8601 time, by default in UTC."""
     if text.isascii() and text.isdigit():
         return int(text)
@@ -166,7 +166,7 @@ def parse_instant(text: str) -> Instant:
         moment = datetime.fromisoformat(whole)
     except ValueError:
         raise UserError(
-            f"--since is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
+            f"{option} is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
         ) from None
     elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
     return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000 + finer

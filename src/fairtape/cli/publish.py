@@ -93,7 +93,11 @@ def publish_command(
     config = target.source_config(me)
     if file is not None:
         supply: _Recorded | _Generated = _Recorded(
-            file, time_unit, None if midnight is None else parse_instant(midnight), _venue(venue), count_max
+            file,
+            time_unit,
+            None if midnight is None else parse_instant("--midnight", midnight),
+            _venue(venue),
+            count_max,
         )
     else:
         assert generate is not None

@@ -31,7 +31,7 @@ class TimedResponse(H11Protocol):
         self._timeout = asyncio.get_running_loop().call_later(period, give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if hasattr(self, "_allowed"):
+        if hasattr(self, "_timeout"):
             self._timeout.cancel()
         super().connection_lost(exc)
 
