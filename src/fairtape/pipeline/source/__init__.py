@@ -6,5 +6,5 @@
 - `journal_scan`: entries of an offset range as columns
 - `rows`: these columns as Arrow batches
 - `payload_columns`: trades, notices and orders as columns
-- `replay_source`, `replay_client`: a replay port as a source, and the client of the port
+- `replay_source`: a replay port as a source, with the client of the port
 """
