@@ -12,9 +12,9 @@ from fairtape.journal import JournalMessage, JournalReader, JournalWriter, SyncP
 from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.market.trades import Trade, encode
+from fairtape.pipeline.source.journal_rows import batches
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Partitions
-from fairtape.pipeline.source.rows import batches
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")

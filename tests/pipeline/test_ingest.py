@@ -16,9 +16,9 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from deltalake import DeltaTable
 
 from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
+from fairtape.pipeline.source.journal_rows import batches
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Offset, PartitionName
-from fairtape.pipeline.source.rows import batches
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
 from fairtape.pipeline.tables.ingest import IngestSource, ingest_journals, ingest_offset_ranges, stream_journals
 

@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
+from fairtape.pipeline.source.journal_rows import batches, offset_ranges_batch
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
 from fairtape.pipeline.source.replay_source import ReplayReader, ReplaySourceOptions, ReplayStreamReader
-from fairtape.pipeline.source.rows import batches, offset_ranges_batch
 
 FORMAT = "fairtape"
 

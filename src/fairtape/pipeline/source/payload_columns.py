@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from fairtape.exchange.order_codec import decode as decode_order
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
+from fairtape.formats.byte_columns import Values
 from fairtape.market.notices import BadNotice, Correction, Notice, VenueStatus, decode_notice
 from fairtape.market.notices import Cancel as TradeCancel
 from fairtape.market.trades import TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades, records
 from fairtape.pipeline.schemas import TABLES, Arrow
-from fairtape.pipeline.source.journal_scan import Values
 
 _PLACE: Final = ("stripe", "sequence", "token", "source", "acknowledged_at_ns", "commit_at_ns")
 

@@ -25,9 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import SCHEMAS, Arrow
 from fairtape.pipeline.source.data_source import FORMAT
+from fairtape.pipeline.source.journal_rows import batches, offset_range_of
 from fairtape.pipeline.source.options import Options, Rows, journal_names
 from fairtape.pipeline.source.partitions import Offset, OffsetRange, Offsets, PartitionName, Partitions, offsets_to_json
-from fairtape.pipeline.source.rows import batches, offset_range_of
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 
 TRIGGER_PERIOD: Final = "500 milliseconds"

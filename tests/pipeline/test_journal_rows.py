@@ -14,7 +14,7 @@ from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalWriter, SyncPolicy
 from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
-from fairtape.pipeline.source.journal_scan import entries_of
+from fairtape.pipeline.source.journal_rows import entries_of
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Partitions
 from fairtape.wire.blocks import pack_messages
