@@ -1,6 +1,6 @@
 """Tables of the pipeline: ingestion, functions from DataFrame to DataFrame, and the jobs that run them.
 
-- `ingest`, `trace_ingest`: journals and traces into tables, exactly once
+- `ingest`: journals and traces into tables, exactly once
 - `jobs`: brings all tables up to date, once or as journals grow
 - `order_tables`: the order, trades, notices, orders; distributions
 - `market_tables`: sales, bars, averages, volumes

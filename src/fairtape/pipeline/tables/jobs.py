@@ -39,8 +39,7 @@ from fairtape.pipeline.tables import floor_tables as floor
 from fairtape.pipeline.tables import link_tables as link
 from fairtape.pipeline.tables import market_tables as market
 from fairtape.pipeline.tables import order_tables as order
-from fairtape.pipeline.tables.ingest import ingest_journals, stream_journals
-from fairtape.pipeline.tables.trace_ingest import ingest_traces
+from fairtape.pipeline.tables.ingest import ingest_journals, ingest_traces, stream_journals
 from fairtape.storage.trace_files import TRACES
 
 RAW: Final = "deliveries"
