@@ -34,7 +34,7 @@ from fairtape.pipeline.report.plots import format_duration
 from fairtape.pipeline.report.sections import Names, Row, Rows
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.tables.jobs import folder_of, read_files, read_table
-from fairtape.pipeline.tables.order_tables import distribution
+from fairtape.pipeline.tables.ring_tables import distribution
 from fairtape.ring.receiver.release import LATE_AFTER
 
 PAGE: Final = "index.html"

@@ -4,6 +4,5 @@
 - `options`: its options
 - `partitions`: journals as partitions, and how far each can be read
 - `journal_rows`: the entries of an offset range as Arrow batches
-- `payload_columns`: trades, notices and orders as columns
 - `replay_source`: a replay port as a source, with the client of the port
 """

@@ -25,12 +25,11 @@ from fairtape.formats.byte_columns import Values
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, RecordScanner
-from fairtape.market.trades import TRADE_SIZE, Trades
+from fairtape.market.trades import TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades, records
 from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, OFFSET_RANGES, TRADES, Arrow
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange
-from fairtape.pipeline.source.payload_columns import fixed_names, trade_columns, valid_trades
-from fairtape.tape.batches import symbol_set
+from fairtape.tape.batches import fixed_names, symbol_set
 from fairtape.wire.frames import Malformed
 
 _NO_RELEASE: Final = Release(0, 0, 0, 0, 0, late=False, clock_bound=0)
@@ -194,6 +193,46 @@ def _trades(entry_batch: EntryBatch, chosen: Values, symbols: Sequence[str] | No
     rows = rows.copy()
     rows[rows] = wanted
     return rows, trades[wanted]
+
+
+def valid_trades(octets: Values) -> tuple[Values, Trades]:
+    """Which of these records are trades, and the trades. Usually all of them are."""
+    candidates = octets.view(TRADE_DTYPE)
+    found = (candidates["kind"] == TRADE_KIND) & (candidates["version"] == TRADE_VERSION)
+    chosen = octets if found.all() else candidates[found].view(np.uint8)
+    try:
+        return found, records(chosen.data)
+    except BadTrade:
+        good = np.array([_is_trade(candidate.tobytes()) for candidate in candidates])
+        return good, candidates[good]
+
+
+def _is_trade(payload: bytes) -> bool:
+    try:
+        records(payload)
+    except BadTrade:
+        return False
+    return True
+
+
+def trade_columns(trades: Trades) -> dict[str, Arrow]:
+    """The columns of trades."""
+    return {
+        "venue": _names_of(trades["venue"]),
+        "symbol": _names_of(trades["symbol"]),
+        "price": pa.array(trades["price"]),
+        "quantity": pa.array(trades["quantity"]),
+        "traded_at_ns": pa.array(trades["traded_at"]),
+        "trade_id": pa.array(trades["trade_id"].view(np.int64)),
+        "trade_flags": pa.array(trades["flags"].astype(np.int32)),
+    }
+
+
+def _names_of(padded: Values) -> Arrow:
+    """Names as text. Each distinct name is decoded once: a batch has few of them, repeated often."""
+    coded = fixed_names(padded).dictionary_encode()
+    texts = [name.rstrip(b"\0").decode("ascii") for name in coded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(coded.indices)
 
 
 def _change(change: FormationChange, offset_range: OffsetRange) -> Arrow:

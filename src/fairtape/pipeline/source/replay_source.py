@@ -42,8 +42,8 @@ from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.stripes import EDGE_MAX, StripePlan
 from fairtape.market.trades import Trade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow
+from fairtape.pipeline.source.journal_rows import trade_columns
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
-from fairtape.pipeline.source.payload_columns import trade_columns
 from fairtape.wire.frames import NUMBER_MAX
 
 CONNECT_SECONDS_MAX: Final = 5.0

@@ -34,11 +34,10 @@ from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.partitions import Offsets, PartitionName
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
 from fairtape.pipeline.spark.file_paths import read_parquet
-from fairtape.pipeline.tables import fairness_tables as fair
 from fairtape.pipeline.tables import floor_tables as floor
-from fairtape.pipeline.tables import link_tables as link
 from fairtape.pipeline.tables import market_tables as market
 from fairtape.pipeline.tables import order_tables as order
+from fairtape.pipeline.tables import ring_tables as ring
 from fairtape.pipeline.tables.ingest import ingest_journals, ingest_traces, stream_journals
 from fairtape.storage.trace_files import TRACES
 
@@ -236,7 +235,7 @@ class _Sources:
 
     @property
     def token_portals(self) -> DataFrame:
-        return fair.token_portals(self.order, self["formations"])
+        return ring.token_portals(self.order, self["formations"])
 
 
 class _NewRows(_Sources):
@@ -271,28 +270,28 @@ RECIPES: Final[Recipes] = {
     "vwap": lambda of: market.vwap(of["sales"]),
     "last_sales": lambda of: market.last_sales(of["sales"]),
     "volumes": lambda of: market.volumes(of["sales"]),
-    "releases": lambda of: fair.releases(of[RAW]),
-    "spreads": lambda of: fair.spreads(of["releases"]),
-    "spread_distribution": lambda of: fair.spread_distribution(of["spreads"]),
-    "latency": lambda of: fair.latency(of.entered, of["releases"]),
-    "hold": lambda of: fair.hold(of["releases"]),
-    "lateness": lambda of: fair.lateness(of["releases"]),
-    "pairs": lambda of: fair.pairs(of.entered),
-    "clocks": lambda of: fair.clocks(of["releases"]),
-    "formations": lambda of: fair.formations(of[RAW]),
-    "portals": lambda of: fair.portals(of.token_portals),
-    "delays": lambda of: fair.delays(of.entered, of.token_portals),
-    "outages": lambda of: fair.outages(of["formations"], of["spreads"]),
-    "fairness": lambda of: fair.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
+    "releases": lambda of: ring.releases(of[RAW]),
+    "spreads": lambda of: ring.spreads(of["releases"]),
+    "spread_distribution": lambda of: ring.spread_distribution(of["spreads"]),
+    "latency": lambda of: ring.latency(of.entered, of["releases"]),
+    "hold": lambda of: ring.hold(of["releases"]),
+    "lateness": lambda of: ring.lateness(of["releases"]),
+    "pairs": lambda of: ring.pairs(of.entered),
+    "clocks": lambda of: ring.clocks(of["releases"]),
+    "formations": lambda of: ring.formations(of[RAW]),
+    "portals": lambda of: ring.portals(of.token_portals),
+    "delays": lambda of: ring.delays(of.entered, of.token_portals),
+    "outages": lambda of: ring.outages(of["formations"], of["spreads"]),
+    "fairness": lambda of: ring.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
 }
 """How each table is made. A table comes after those that it is made of."""
 
 TRACE_RECIPES: Final[Recipes] = {
-    "links": lambda of: link.links(of[TRACES]),
-    "source_links": lambda of: link.source_links(of[TRACES]),
-    "token_losses": lambda of: link.token_losses(of[TRACES]),
-    "retries": lambda of: link.retries(of[TRACES]),
-    "requests": lambda of: link.requests(of[TRACES]),
+    "links": lambda of: ring.links(of[TRACES]),
+    "source_links": lambda of: ring.source_links(of[TRACES]),
+    "token_losses": lambda of: ring.token_losses(of[TRACES]),
+    "retries": lambda of: ring.retries(of[TRACES]),
+    "requests": lambda of: ring.requests(of[TRACES]),
 }
 """The same for tables that are made of traces."""
 
