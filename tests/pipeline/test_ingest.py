@@ -20,7 +20,7 @@ from fairtape.pipeline.source.journal_rows import batches
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import Offset, PartitionName
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
-from fairtape.pipeline.spark.session import as_user_errors
+from fairtape.pipeline.spark.spark_session import as_user_errors
 from fairtape.pipeline.tables.ingest import (
     IngestSource,
     ingest_journals,

@@ -54,7 +54,7 @@ def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
 def needed() -> Any:
     """The module that starts Spark, or a `UserError` where a package is missing."""
     try:
-        from fairtape.pipeline.spark import session
+        from fairtape.pipeline.spark import spark_session as session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "fairtape":
             raise

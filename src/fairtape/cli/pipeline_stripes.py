@@ -90,7 +90,7 @@ def stripes(
     ways, first = tuple(feeds.split(",")), _base(base)
     try:
         from fairtape.pipeline import spark_session
-        from fairtape.pipeline.spark.session import as_user_errors
+        from fairtape.pipeline.spark.spark_session import as_user_errors
         from fairtape.pipeline.stripes.limits import BadHistory
         from fairtape.pipeline.stripes.study import PlanRequest, propose, study
     except ImportError as missing:

@@ -33,7 +33,7 @@ from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.partitions import Offsets, PartitionName
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
-from fairtape.pipeline.spark.file_paths import read_parquet
+from fairtape.pipeline.spark.spark_session import read_parquet
 from fairtape.pipeline.tables import floor_tables as floor
 from fairtape.pipeline.tables import market_tables as market
 from fairtape.pipeline.tables import order_tables as order
