@@ -20,7 +20,7 @@ from fairtape.core.errors import UserError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
+    from fairtape.pipeline.reconciliation import JournalDifference, JournalProblem, Reconciliation
     from fairtape.pipeline.tables.jobs import JobOutcome
 
 HOURS_MAX: Final = 24 * 366
@@ -210,7 +210,7 @@ def reconcile(ctx: click.Context, *, places: tuple[Path, ...], master: str, as_j
     with steps(quiet=as_json) as step:
         step("starting Spark")
         with spark_at(master) as spark:
-            from fairtape.pipeline.proof.reconcile import reconcile as proved
+            from fairtape.pipeline.reconciliation import reconcile as proved
 
             step(f"reading {counted(len(journals), 'journal')}")
             found = proved(spark, journals)

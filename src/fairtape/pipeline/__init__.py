@@ -5,7 +5,7 @@
 - `schemas`: the columns of every row and table
 - `tables`: ingestion, the tables, and the jobs that make them
 - `report`: the report page, its data, and the bundle for a regulator
-- `proof`: the proof that all journals hold one sequence
+- `reconciliation`: the proof that all journals hold one sequence
 - `stripes`: stripe plans from a history of rates
 
 `register(spark)` makes journals readable: `spark.read.format("fairtape").option("journals", …)`. `spark_session` starts

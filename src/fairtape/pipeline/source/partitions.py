@@ -320,7 +320,7 @@ class Partitions:
         if not self._options.wants(name.stripe, name.site):
             return
         if name in self._partitions:
-            raise both_of(name.owner, self._partitions[name].directory, directory)
+            raise duplicate_partition(name.owner, self._partitions[name].directory, directory)
         if len(self._partitions) == PARTITIONS_MAX:
             raise UserError(f"journals name more than {PARTITIONS_MAX:,} directories; choose some by sites or stripes")
         self._partitions[name] = Partition(directory, name)
@@ -340,7 +340,7 @@ def directories(journals: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(path.absolute() for path in found))
 
 
-def both_of(owner: Owner, one: Path, other: Path) -> UserError:
+def duplicate_partition(owner: Owner, one: Path, other: Path) -> UserError:
     """The error for two directories that hold the same partition."""
     return UserError(
         f"journals {str(one)!r} and {str(other)!r} are both of stripe {owner.stripe} and site {owner.site}; "
