@@ -21,7 +21,7 @@ from fairtape.pipeline.stripes.evaluation import (
     portfolios,
     stripes_heard,
 )
-from fairtape.pipeline.stripes.limits import BadHistory, Indices, Limit, Windows, chances, needs, tail
+from fairtape.pipeline.stripes.overrun_risk import BadHistory, Indices, Limit, Windows, chances, needs, tail
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripes.study import PlanLayout, places_in, plan_of
 

@@ -91,7 +91,7 @@ def stripes(
     try:
         from fairtape.pipeline import spark_session
         from fairtape.pipeline.spark.spark_session import as_user_errors
-        from fairtape.pipeline.stripes.limits import BadHistory
+        from fairtape.pipeline.stripes.overrun_risk import BadHistory
         from fairtape.pipeline.stripes.study import PlanRequest, propose, study
     except ImportError as missing:
         raise UserError(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None

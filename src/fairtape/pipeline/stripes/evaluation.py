@@ -18,7 +18,7 @@ import numpy as np
 
 from fairtape.market.stripe_planning import plan_by_rate
 from fairtape.market.stripes import STRIPES_MAX
-from fairtape.pipeline.stripes.limits import Indices, Limit, Shares, chances
+from fairtape.pipeline.stripes.overrun_risk import Indices, Limit, Shares, chances
 from fairtape.pipeline.stripes.packing import Likeness
 
 PORTFOLIOS: Final = 2_000

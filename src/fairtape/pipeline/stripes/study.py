@@ -24,7 +24,7 @@ from fairtape.market.stripe_planning import BASE
 from fairtape.market.stripes import LISTINGS_MAX, CoreStripe, EdgeStripe, Endpoint, StripePlan, following_address
 from fairtape.pipeline.stripes.burst_model import FINE_PERIOD, SHARES_PER_MESSAGE, drawn_windows, expected_windows
 from fairtape.pipeline.stripes.evaluation import PlanEvaluator, PlanResult, compare, portfolios
-from fairtape.pipeline.stripes.limits import Indices, Limit, Shares, Windows, needs
+from fairtape.pipeline.stripes.overrun_risk import Indices, Limit, Shares, Windows, needs
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripes.rates import (
     Days,
