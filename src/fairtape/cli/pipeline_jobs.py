@@ -267,7 +267,7 @@ def report(*, tables: Path, out: Path, master: str) -> None:
     files for a regulator (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
     """
     needed()
-    from fairtape.pipeline.report.report import make_report
+    from fairtape.pipeline.report.fairness_report import make_report
 
     try:
         with spark_at(master) as spark:
