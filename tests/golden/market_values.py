@@ -27,23 +27,22 @@ from fairtape.exchange.outputs import Execution
 from fairtape.exchange.rules import values as rules
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
-from fairtape.market.notices import Cancel as CancelNotice
-from fairtape.market.notices import Correction, Notice, Status, VenueStatus, encode_notice
-from fairtape.market.trades import Trade, TradeFlag, records
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Notice, Status, StatusNotice, encode_notice
+from fairtape.market.trades import PublishedTrade, TradeFlag, records
 from fairtape.market.trades import encode as encode_trade
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.serialization import KINDS, encode_batch, notice_fields
 
 AT = 1_750_000_000_123_456_789
 TRADES = {
-    "of a listed venue": Trade(1, "IBM", 101_250_000_000, 5_000_000_000, AT, 77, int(TradeFlag.BOUGHT)),
-    "of another venue, below zero": Trade(0, "POWER", -1, 1, AT, (1 << 64) - 1, int(TradeFlag.SOLD), "VENUE"),
-    "without a venue": Trade(0, "X", 0, 0, 0),
+    "of a listed venue": PublishedTrade(1, "IBM", 101_250_000_000, 5_000_000_000, AT, 77, int(TradeFlag.BOUGHT)),
+    "of another venue, below zero": PublishedTrade(0, "POWER", -1, 1, AT, (1 << 64) - 1, int(TradeFlag.SOLD), "VENUE"),
+    "without a venue": PublishedTrade(0, "X", 0, 0, 0),
 }
 NOTICES: dict[str, Notice] = {
     "cancel": CancelNotice(7, "XNYS", "IBM", AT),
-    "correction": Correction(3, TRADES["of a listed venue"], AT),
-    "venue is halted": VenueStatus("XNYS", Status.HALTED, AT),
+    "correction": CorrectionNotice(3, TRADES["of a listed venue"], AT),
+    "venue is halted": StatusNotice("XNYS", Status.HALTED, AT),
 }
 RULES: dict[str, rules.Rule] = {
     "continuous": rules.Continuous(pricing=rules.Pricing.MIDPOINT, rounding=rules.Rounding.EVEN, step=5),

@@ -11,7 +11,7 @@ from fairtape.core.entries import Entry as Content
 from fairtape.journal import JournalMessage, JournalReader, JournalWriter, SyncPolicy
 from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Segment, SegmentReplay
-from fairtape.market.trades import Trade, encode
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.pipeline.source.journal_rows import batches
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Partitions
@@ -21,10 +21,10 @@ SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
 FAR = (1 << 62) + 12_345  # beyond what a double can count
 
 
-def trade(number: int) -> Trade:
+def trade(number: int) -> PublishedTrade:
     """The trade with this number: no field of it survives a detour through a float or a microsecond."""
     price = (1 if number % 2 else -1) * (FAR + number)
-    return Trade(
+    return PublishedTrade(
         1 + number % 3,
         SYMBOLS[number % 4],
         price,

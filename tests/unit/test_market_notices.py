@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from fairtape.market.notices import (
     BadNotice,
-    Cancel,
-    Correction,
+    CancelNotice,
+    CorrectionNotice,
     Notice,
     Status,
-    VenueStatus,
+    StatusNotice,
     decode_notice,
     encode_notice,
     is_notice,
@@ -22,9 +22,9 @@ NUMBERS = st.integers(1, (1 << 63) - 1)
 INSTANTS = st.integers(0, (1 << 63) - 1)
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 NOTICES: st.SearchStrategy[Notice] = st.one_of(
-    st.builds(Cancel, NUMBERS, NAMES | st.just(""), NAMES, INSTANTS),
-    st.builds(Correction, NUMBERS, trades(), INSTANTS),
-    st.builds(VenueStatus, NAMES, st.sampled_from(Status), INSTANTS),
+    st.builds(CancelNotice, NUMBERS, NAMES | st.just(""), NAMES, INSTANTS),
+    st.builds(CorrectionNotice, NUMBERS, trades(), INSTANTS),
+    st.builds(StatusNotice, NAMES, st.sampled_from(Status), INSTANTS),
 )
 
 
@@ -54,11 +54,11 @@ def _spoilt(payload: bytes, at: int, octet: int) -> bytes:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Cancel(0, "XNYS", "ACME", 1), "number is 0; it must be from 1"),
-        (lambda: Cancel(1, "XNYS", "", 1), "symbol is ''; it must be 1 to 16"),
-        (lambda: Cancel(1, "X NYS", "ACME", 1), "venue is 'X NYS'"),
-        (lambda: VenueStatus("", Status.OPEN, 1), "venue is ''"),
-        (lambda: VenueStatus("XNYS", Status.OPEN, -1), "since is -1; it must be from 0"),
+        (lambda: CancelNotice(0, "XNYS", "ACME", 1), "number is 0; it must be from 1"),
+        (lambda: CancelNotice(1, "XNYS", "", 1), "symbol is ''; it must be 1 to 16"),
+        (lambda: CancelNotice(1, "X NYS", "ACME", 1), "venue is 'X NYS'"),
+        (lambda: StatusNotice("", Status.OPEN, 1), "venue is ''"),
+        (lambda: StatusNotice("XNYS", Status.OPEN, -1), "since is -1; it must be from 0"),
     ],
 )
 def test_a_bad_field_of_a_notice_is_refused_in_one_sentence(make: object, sentence: str) -> None:

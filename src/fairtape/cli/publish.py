@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fairtape.deployment.publish.publisher import Published, PublishPace
     from fairtape.deployment.publish.target import PublishTarget
     from fairtape.market.notices import Notice, Status
-    from fairtape.market.trades import Trade, Trades
+    from fairtape.market.trades import PublishedTrade, Trades
     from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1
@@ -312,10 +312,10 @@ def _trade_arguments(command: Command) -> Command:
 @_trade_arguments
 def cancel(*, directory: Path, number: int) -> None:
     """Cancel the trade with this NUMBER in the order."""
-    from fairtape.market.notices import Cancel
+    from fairtape.market.notices import CancelNotice
 
     trade, source = _found(directory, number)
-    _publish(directory, source, Cancel(number, trade.venue_name, trade.symbol, SharedClock().now()))
+    _publish(directory, source, CancelNotice(number, trade.venue_name, trade.symbol, SharedClock().now()))
     click.echo(f"canceled: {_describe(number, trade)}")
 
 
@@ -325,7 +325,7 @@ def cancel(*, directory: Path, number: int) -> None:
 @click.option("--quantity", help="The correct quantity.  [default: unchanged]")
 def correct(*, directory: Path, number: int, price: str | None, quantity: str | None) -> None:
     """Correct the trade with this NUMBER in the order."""
-    from fairtape.market.notices import Correction
+    from fairtape.market.notices import CorrectionNotice
     from fairtape.market.trades import BadTrade
 
     if price is None and quantity is None:
@@ -339,7 +339,7 @@ def correct(*, directory: Path, number: int, price: str | None, quantity: str | 
         )
     except BadTrade as error:
         raise UserError(f"{error}; the correction is not a valid trade") from None
-    _publish(directory, source, Correction(number, right, SharedClock().now()))
+    _publish(directory, source, CorrectionNotice(number, right, SharedClock().now()))
     click.echo(f"corrected: {_describe(number, wrong)}, is now {_terms(right)}")
 
 
@@ -365,7 +365,7 @@ def open_(*, directory: Path, venue: str) -> None:
     click.echo(f"{venue.upper()} is open")
 
 
-def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
+def _found(directory: Path, number: int) -> tuple["PublishedTrade", "NodeId"]:
     from fairtape.deployment.publish.revision import trade_in
     from fairtape.market.notices import NUMBER_MAX
 
@@ -375,13 +375,13 @@ def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
 
 
 def _state(directory: Path, venue: str, status: "Status") -> None:
-    from fairtape.market.notices import VenueStatus
+    from fairtape.market.notices import StatusNotice
 
     names = _running_target(directory).names
     source = next((node for node, name in names.items() if name.upper() == venue.upper()), None)
     if source is None:
         raise UserError(f"VENUE is {venue!r}; the ring knows {', '.join(names.values())}")
-    _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
+    _publish(directory, source, StatusNotice(names[source], status, SharedClock().now()))
 
 
 def _running_target(directory: Path) -> "PublishTarget":
@@ -412,9 +412,9 @@ def _fixed(name: str, text: str) -> int:
         raise UserError(f"{name}: {error}") from None
 
 
-def _describe(number: int, trade: "Trade") -> str:
+def _describe(number: int, trade: "PublishedTrade") -> str:
     return f"number {number:,}, {trade.symbol} {_terms(trade)} at {trade.venue_name or 'no venue'}"
 
 
-def _terms(trade: "Trade") -> str:
+def _terms(trade: "PublishedTrade") -> str:
     return f"{format_fixed(trade.quantity)} for {format_fixed(trade.price)}"

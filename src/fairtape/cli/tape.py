@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fairtape.cli.journal import format_instant
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
-from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
+from fairtape.market.notices import Notice, StatusNotice, in_words, notice_in
 from fairtape.market.prices import format_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.ring.membership.layout import decode_formation
@@ -91,7 +91,7 @@ class JsonLines:
         return _packed(
             {
                 **self._place("notice", sequence, release, source),
-                "revises": None if isinstance(notice, VenueStatus) else notice.number,
+                "revises": None if isinstance(notice, StatusNotice) else notice.number,
                 "notice": in_words(notice),
             }
         )

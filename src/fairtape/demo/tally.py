@@ -13,7 +13,8 @@ from fairtape.demo.reformers import FormationNews
 from fairtape.demo.world import REGIONS, SITES, VICTIM, DemoWorld
 from fairtape.deployment.process.temporary_site import SiteNews
 from fairtape.edge.protocol.feed_assignment import Region
-from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.market.trades import BadTrade, decode
+from fairtape.market.trades import PublishedTrade as Trade
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import NodeId
 

@@ -15,7 +15,7 @@ from fairtape.formats.itch.columns import to_arrow
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.trades import trades_of
 from fairtape.market.prices import ONE
-from fairtape.market.trades import Trade, Trades, decode, records
+from fairtape.market.trades import PublishedTrade, Trades, decode, records
 from fairtape.storage.trade_files import read_trades
 from fairtape.tape.batches import trades_to_arrow
 from unit.formats.trade_values import MIDNIGHT, same, trades
@@ -30,12 +30,12 @@ def day(*messages: itch.ItchMessage) -> Trades:
     return trades_of(to_arrow(frame(map(itch.encode, messages))), midnight_at=MIDNIGHT, venue="XNAS")
 
 
-def values(found: Trades) -> list[Trade]:
+def values(found: Trades) -> list[PublishedTrade]:
     return [decode(found[place].tobytes()) for place in range(len(found))]
 
 
-def xnas(symbol: str, price: int, shares: int, since: int, trade_id: int, flags: int = 0) -> Trade:
-    return Trade(0, symbol, price * 100_000, shares * ONE, MIDNIGHT + since, trade_id, flags, "XNAS")
+def xnas(symbol: str, price: int, shares: int, since: int, trade_id: int, flags: int = 0) -> PublishedTrade:
+    return PublishedTrade(0, symbol, price * 100_000, shares * ONE, MIDNIGHT + since, trade_id, flags, "XNAS")
 
 
 DAY = (
@@ -62,7 +62,7 @@ def test_every_reported_trade_is_found_once() -> None:
         xnas("MSFT", 3_701_500, 10, 15, 9_002, flags=1),
         xnas("AAPL", 1_895_050, 5, 16, 9_003),
         xnas("MSFT", 3_701_400, 20, 17, 9_004, flags=1),
-        Trade(0, "AAPL", 1_895_000 * 100_000, (1 << 33) * ONE, MIDNIGHT + 18, 9_006, 0, "XNAS"),
+        PublishedTrade(0, "AAPL", 1_895_000 * 100_000, (1 << 33) * ONE, MIDNIGHT + 18, 9_006, 0, "XNAS"),
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_day_survives_parquet_with_every_field_and_nanosecond(tmp_path: Path) 
 
 
 @given(st.lists(trades(), max_size=10))
-def test_a_table_has_exactly_the_values_of_the_records(written: list[Trade]) -> None:
+def test_a_table_has_exactly_the_values_of_the_records(written: list[PublishedTrade]) -> None:
     table = trades_to_arrow(records_of(written))
     assert table["traded_at_ns"].to_pylist() == [trade.traded_at for trade in written]
     assert [int(price.scaleb(9)) for price in table["price"].to_pylist()] == [trade.price for trade in written]

@@ -23,7 +23,7 @@ from fairtape.formats.itch.messages import TIMESTAMP_MAX
 from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
 from fairtape.formats.itch.trades import PRICE_UNIT
 from fairtape.market import trades as market
-from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
+from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, StatusNotice, decode_notice
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import StripePlan
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX
@@ -190,12 +190,12 @@ class ItchEncoder:
         except BadNotice:
             return None
         match notice:
-            case Cancel(wrong, venue, symbol, at):
+            case CancelNotice(wrong, venue, symbol, at):
                 messages = [self._writer.cancel(wrong, at=self._within_day(at), listing=Listing(symbol, venue))]
-            case Correction(wrong, trade, at):
+            case CorrectionNotice(wrong, trade, at):
                 symbol = trade.symbol
                 messages = [*self._writer.correct(wrong, at=self._within_day(at), number=number, trade=trade)]
-            case VenueStatus():
+            case StatusNotice():
                 return None
         return self._stripe_index(symbol.encode("ascii")), messages
 

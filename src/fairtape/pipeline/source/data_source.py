@@ -26,7 +26,7 @@ from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
 from fairtape.pipeline.source.journal_rows import batches, offset_ranges_batch
 from fairtape.pipeline.source.options import Options
 from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
-from fairtape.pipeline.source.replay_source import ReplayReader, ReplaySourceOptions, ReplayStreamReader
+from fairtape.pipeline.source.replay_source import ReplayBatchReader, ReplaySourceOptions, ReplayStreamReader
 
 FORMAT = "fairtape"
 
@@ -61,7 +61,7 @@ class TapeSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the columns are ours to say
         """For `spark.read`."""
         chosen = self._chosen
-        return ReplayReader(chosen) if isinstance(chosen, ReplaySourceOptions) else JournalReader(chosen)
+        return ReplayBatchReader(chosen) if isinstance(chosen, ReplaySourceOptions) else JournalBatchReader(chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         """For `spark.readStream`."""
@@ -78,7 +78,7 @@ class TapeSource(DataSource):
         return ReplaySourceOptions.of(self.options) if is_replay else Options.of(self.options)
 
 
-class JournalReader(DataSourceReader):
+class JournalBatchReader(DataSourceReader):
     """Everything that exists at the time of planning."""
 
     def __init__(self, options: Options) -> None:

@@ -102,7 +102,7 @@ class OffsetRange:
         return Place(Path(self.segment), self.offset, self.sequence, self.previous)
 
 
-class Partition:
+class JournalPartition:
     """One journal, as the driver plans to read it."""
 
     def __init__(self, directory: Path, name: PartitionName) -> None:
@@ -233,11 +233,11 @@ class Partitions:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._partitions: dict[PartitionName, Partition] = {}
+        self._partitions: dict[PartitionName, JournalPartition] = {}
         self._known: set[Path] = set()
         self._target: dict[PartitionName, int] | None = None
 
-    def partitions(self) -> dict[PartitionName, Partition]:
+    def partitions(self) -> dict[PartitionName, JournalPartition]:
         """All that exist now, in the order of their names."""
         for directory in directories(self._options.journals):
             if directory not in self._known:
@@ -282,7 +282,7 @@ class Partitions:
         ]
         return list(_bundled(offset_ranges))
 
-    def _advance(self, partition: Partition, begin: Offset, end: int, rows_max: int | None) -> Offset:
+    def _advance(self, partition: JournalPartition, begin: Offset, end: int, rows_max: int | None) -> Offset:
         if end <= begin.next:
             partition.check(begin)
             return begin
@@ -291,19 +291,19 @@ class Partitions:
         last = self._options.last
         return Offset(end) if last is not None and end == last + 1 else partition.token_offset(end, above=end)
 
-    def _begin(self, partition: Partition) -> Offset:
+    def _begin(self, partition: JournalPartition) -> Offset:
         if (kept := self._options.start.get(str(partition.name))) is not None:
             return Offset(int(kept["next"]), str(kept["digest"]))
         first = max(self._options.first, partition.first)
         return Offset(first if self._options.since is None else max(first, partition.since(self._options.since)))
 
-    def _end(self, partition: Partition) -> int:
+    def _end(self, partition: JournalPartition) -> int:
         end = partition.ordered_end() if self._options.ordered else partition.released_end()
         if self._options.until is not None:
             end = min(end, partition.ends_before(self._options.until))
         return end if self._options.last is None else min(end, self._options.last + 1)
 
-    def _partition_of(self, found: Mapping[PartitionName, Partition], name: PartitionName) -> Partition:
+    def _partition_of(self, found: Mapping[PartitionName, JournalPartition], name: PartitionName) -> JournalPartition:
         if name not in found:
             raise UserError(
                 f"journals {', '.join(self._options.journals)} hold no stripe {name.stripe} of site {name.site}, which "
@@ -323,7 +323,7 @@ class Partitions:
             raise duplicate_partition(name.owner, self._partitions[name].directory, directory)
         if len(self._partitions) == PARTITIONS_MAX:
             raise UserError(f"journals name more than {PARTITIONS_MAX:,} directories; choose some by sites or stripes")
-        self._partitions[name] = Partition(directory, name)
+        self._partitions[name] = JournalPartition(directory, name)
         self._partitions = dict(sorted(self._partitions.items()))
 
 

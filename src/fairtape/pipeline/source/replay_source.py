@@ -40,7 +40,7 @@ from fairtape.formats import soupbintcp as soup
 from fairtape.formats.itch.messages import BadItch
 from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
 from fairtape.market.stripes import EDGE_MAX, StripePlan
-from fairtape.market.trades import Trade, encode, records
+from fairtape.market.trades import PublishedTrade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow
 from fairtape.pipeline.source.journal_rows import trade_columns
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX, listed, number_in, symbol_of
@@ -134,17 +134,17 @@ class ReplayClient:
                 yield messages
 
     @contextmanager
-    def _connected(self) -> "Iterator[_Stream]":
+    def _connected(self) -> "Iterator[_ReplayStream]":
         try:
             connection = socket.create_connection(self.address, CONNECT_SECONDS_MAX)
         except OSError as error:
             raise ServerGone(error.strerror or str(error)) from None
         with connection:
             connection.settimeout(SILENCE_SECONDS_MAX)
-            yield _Stream(connection, self)
+            yield _ReplayStream(connection, self)
 
 
-class _Stream:
+class _ReplayStream:
     def __init__(self, connection: socket.socket, replay: ReplayClient) -> None:
         self._connection = connection
         self._replay = replay
@@ -431,7 +431,7 @@ class _Message(NamedTuple):
     message: bytes
     sequence: int | None = None  # in the order, where the message names its own
     source: int | None = None
-    trade: Trade | None = None
+    trade: PublishedTrade | None = None
 
 
 def replayed(wanted: SessionRange, options: ReplaySourceOptions) -> Iterator[Arrow]:
@@ -514,7 +514,7 @@ class ReplayTask(InputPartition):
         self.wanted = wanted
 
 
-class ReplayReader(DataSourceReader):
+class ReplayBatchReader(DataSourceReader):
     """Everything that was released at the time of planning, in all sessions since the plan began."""
 
     def __init__(self, options: ReplaySourceOptions) -> None:

@@ -17,22 +17,21 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.exchange.order_codec import CANCEL_KIND as CANCEL_ORDER_KIND
-from fairtape.exchange.order_codec import NEW_ORDER_KIND, REPLACE_KIND
+from fairtape.exchange.order_codec import CANCEL_KIND, NEW_ORDER_KIND, REPLACE_KIND
 from fairtape.exchange.order_codec import decode as decode_order
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.formats.byte_columns import Values
 from fairtape.market.notices import (
-    CANCEL_KIND,
-    CORRECTION_KIND,
-    STATUS_KIND,
+    CANCEL_NOTICE_KIND,
+    CORRECTION_NOTICE_KIND,
+    STATUS_NOTICE_KIND,
     BadNotice,
-    Correction,
+    CancelNotice,
+    CorrectionNotice,
     Notice,
-    VenueStatus,
+    StatusNotice,
     decode_notice,
 )
-from fairtape.market.notices import Cancel as TradeCancel
 from fairtape.market.trades import TRADE_KIND, TRADE_SIZE
 from fairtape.pipeline.schemas import MESSAGE, TABLES, Arrow
 from fairtape.pipeline.source.journal_rows import trade_columns, valid_trades
@@ -66,12 +65,12 @@ def trades(order: DataFrame) -> DataFrame:
 
 def notices(order: DataFrame) -> DataFrame:
     """Messages that are notices of venues."""
-    return _decoded(order, (CANCEL_KIND, CORRECTION_KIND, STATUS_KIND), _notices_of, "notices")
+    return _decoded(order, (CANCEL_NOTICE_KIND, CORRECTION_NOTICE_KIND, STATUS_NOTICE_KIND), _notices_of, "notices")
 
 
 def orders(order: DataFrame) -> DataFrame:
     """Messages that are requests to a trading floor."""
-    return _decoded(order, (NEW_ORDER_KIND, CANCEL_ORDER_KIND, REPLACE_KIND), _orders_of, "orders")
+    return _decoded(order, (NEW_ORDER_KIND, CANCEL_KIND, REPLACE_KIND), _orders_of, "orders")
 
 
 def _decoded(
@@ -119,9 +118,9 @@ def _notice_fields(payload: bytes) -> dict[str, Any] | None:
     except BadNotice:
         return None
     match notice:
-        case TradeCancel(number, venue, symbol, at):
+        case CancelNotice(number, venue, symbol, at):
             return {"kind": "cancel", "venue": venue, "symbol": symbol, "number": number, "noticed_at_ns": at}
-        case Correction(number, trade, at):
+        case CorrectionNotice(number, trade, at):
             return {
                 "kind": "correction",
                 "venue": trade.venue_name,
@@ -132,7 +131,7 @@ def _notice_fields(payload: bytes) -> dict[str, Any] | None:
                 "traded_at_ns": trade.traded_at,
                 "noticed_at_ns": at,
             }
-        case VenueStatus(venue, status, since):
+        case StatusNotice(venue, status, since):
             return {"kind": status.name.lower(), "venue": venue, "noticed_at_ns": since}
 
 
