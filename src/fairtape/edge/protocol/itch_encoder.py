@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from fairtape.core.instants import Instant
 from fairtape.formats.itch import messages as itch
-from fairtape.formats.itch.messages import TIMESTAMP_MAX
+from fairtape.formats.itch.messages import PRICE_UNIT, TIMESTAMP_MAX
 from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
-from fairtape.formats.itch.trades import PRICE_UNIT
 from fairtape.market import trades as market
 from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, StatusNotice, decode_notice
 from fairtape.market.prices import ONE

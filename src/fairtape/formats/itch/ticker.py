@@ -39,8 +39,7 @@ from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values, slot, write_numbers
 from fairtape.formats.fixed_layout import Text
 from fairtape.formats.itch import messages as itch
-from fairtape.formats.itch.messages import LAYOUTS, LOCATE_MAX, STOCK_MAX, TIMESTAMP_MAX, BadItch
-from fairtape.formats.itch.trades import PRICE_UNIT
+from fairtape.formats.itch.messages import LAYOUTS, LOCATE_MAX, PRICE_UNIT, STOCK_MAX, TIMESTAMP_MAX, BadItch
 from fairtape.market import trades as market
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS, BadName, checked_symbol, checked_venue
