@@ -145,7 +145,7 @@ class Accepted(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced(Outbound):
+class OuchReplaced(Outbound):
     """An order was replaced."""
 
     LETTER = "U"
@@ -168,7 +168,7 @@ class Replaced(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Canceled(Outbound):
+class OuchCanceled(Outbound):
     """Shares of an order were canceled; the rest stays."""
 
     LETTER = "C"
@@ -242,7 +242,7 @@ class TradeCorrection(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected(Outbound):
+class OuchRejected(Outbound):
     """An order was rejected; its token cannot be used again."""
 
     LETTER = "J"
@@ -300,14 +300,14 @@ _FROM_CLIENT: Final = (EnterOrder, ReplaceOrder, CancelOrder, ModifyOrder, Trade
 _FROM_MARKET: Final = (
     SystemEvent,
     Accepted,
-    Replaced,
-    Canceled,
+    OuchReplaced,
+    OuchCanceled,
     AiqCanceled,
     Executed,
     ExecutedWithReferencePrice,
     BrokenTrade,
     TradeCorrection,
-    Rejected,
+    OuchRejected,
     CancelPending,
     CancelReject,
     OrderPriorityUpdate,
