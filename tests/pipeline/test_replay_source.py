@@ -14,8 +14,7 @@ import pytest
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
 from fairtape.edge.service.stripe_plans import StripePlanStore, mark_of
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.stripes import DAY, Endpoint, StripePlan, plan_by_rate
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 

@@ -14,7 +14,7 @@ import click
 from fairtape.cli.terminal import check_within, counted
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.market.stripe_planning import BASE
+from fairtape.market.stripes import BASE
 
 if TYPE_CHECKING:
     from fairtape.market.stripes import Endpoint, StripePlan

@@ -14,7 +14,7 @@ from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.edge.protocol.pacing import OVERHEAD
-from fairtape.market.stripe_planning import BASE, Load, Planned
+from fairtape.market.stripes import BASE, Load, Planned
 from fairtape.ring.membership.hierarchy import LOOP_MAX, Hierarchy, Loop
 
 CAP: Final = 20_000_000  # bits/s
@@ -50,8 +50,7 @@ def stripes(
     each to the stripe with the least load. A stripe above its limit is marked. Symbols that are not in the file are
     assigned by a hash rule.
     """
-    from fairtape.market.stripe_planning import plan_by_rate
-    from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
+    from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint, plan_by_rate
 
     check_within("--stripes", stripes, 1, STRIPES_MAX - 1)
     check_within("--cap", cap, 1, BITS_PER_S_MAX)

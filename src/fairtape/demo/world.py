@@ -14,8 +14,7 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.ring_plan import RingPlan
 from fairtape.edge.protocol.feed_assignment import Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.stripes import DAY, Endpoint, StripePlan, plan_by_rate
 from fairtape.market.symbols import VENUES, Venue, universe
 from fairtape.net.loopback import free_ports, loopback_book
 from fairtape.net.transports import LOOPBACK, Groups

@@ -6,8 +6,7 @@ from fairtape.core.effects import Deliver, FormationChange, Ordered, Release, Sp
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.sessions import Edition
 from fairtape.market.prices import ONE
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, StripePlan
+from fairtape.market.stripes import DAY, StripePlan, plan_by_rate
 from fairtape.market.trades import PublishedTrade, encode
 from fairtape.wire.blocks import pack_messages
 
