@@ -124,7 +124,7 @@ def _itch(numbers: "Numbers", trades: "Trades") -> bytes:
     import numpy as np
 
     from fairtape.formats.framing import frame
-    from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
+    from fairtape.formats.itch.ticker_messages import Listing, TickerItch, fits_directory
 
     first_at = int(trades["traded_at"].min()) if len(trades) else 0
     last_at = int(trades["traded_at"].max()) if len(trades) else 0

@@ -79,7 +79,7 @@ def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
     """Bits/s of each symbol, and the venues whose names fit a stock directory."""
     import numpy as np
 
-    from fairtape.formats.itch.ticker import MPID_MAX
+    from fairtape.formats.itch.ticker_messages import MPID_MAX
     from fairtape.storage.trade_files import read_trades
 
     counts: Counter[bytes] = Counter()

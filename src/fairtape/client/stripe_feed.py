@@ -28,7 +28,7 @@ from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber, feeds_of
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+from fairtape.formats.itch.ticker_messages import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode

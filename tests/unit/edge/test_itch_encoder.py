@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fairtape.edge.protocol.itch_encoder import ItchEncoder, SymbolLookup
 from fairtape.edge.protocol.sessions import Edition
 from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker_messages import Listing, TickerItch, fits_directory
 from fairtape.market.trades import TRADE_SIZE, BadTrade, PublishedTrade, decode, encode
 from unit.edge.edge_values import MIDNIGHT, edition, trade
 from unit.formats.trade_values import trades

@@ -29,7 +29,7 @@ from fairtape.edge.protocol.stripe_sequencer import (
     StripeSequencer,
 )
 from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
+from fairtape.formats.itch.ticker_messages import CanceledPrint, Listing, PrintedTrade, TickerReader
 from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, encode_notice
 from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message

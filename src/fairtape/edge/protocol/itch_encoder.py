@@ -1,7 +1,7 @@
 """The ITCH encoder: all trades of a token become the messages of their stripes at once.
 
-The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. This encoder is vectorized, because it runs when
-releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
+The bytes are those of `fairtape.formats.itch.ticker_messages.TickerItch`. This encoder is vectorized, because it runs
+when releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
 field writes all their messages with their length prefixes, and a sort by stripe leaves each stripe's share as one byte
 string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed.
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fairtape.core.instants import Instant
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import PRICE_UNIT, TIMESTAMP_MAX
-from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker_messages import WIDE, Listing, TickerItch, fits_directory
 from fairtape.market import trades as market
 from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, StatusNotice, decode_notice
 from fairtape.market.prices import ONE

@@ -5,7 +5,7 @@ from typing import Final
 
 from fairtape.edge.protocol.itch_encoder import ItchEncoder
 from fairtape.edge.protocol.sessions import Session
-from fairtape.formats.itch.ticker import TickerReader
+from fairtape.formats.itch.ticker_messages import TickerReader
 from fairtape.market.stripes import StripePlan
 
 READERS_MAX: Final = 4_096  # sessions; beyond it the oldest is dropped

@@ -2,5 +2,5 @@
 
 - `messages`: every message type as a value; the others are derived from it
 - `columns`: whole files as Arrow tables, and back; the trades in them
-- `ticker`: the unified ticker as ITCH messages, for the edge
+- `ticker_messages`: the unified ticker as ITCH messages, for the edge
 """

@@ -38,7 +38,7 @@ from fairtape.edge.service.session_readers import SessionReaders
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+from fairtape.formats.itch.ticker_messages import CanceledPrint, PrintedTrade
 from fairtape.market.stripes import EDGE_MAX, StripePlan
 from fairtape.market.trades import PublishedTrade, encode, records
 from fairtape.pipeline.schemas import REPLAYED, Arrow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairtape.core.errors import FormatError
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import (
+from fairtape.formats.itch.ticker_messages import (
     WIDE_SIZE,
     CanceledPrint,
     Listing,
