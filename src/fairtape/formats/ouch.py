@@ -20,7 +20,6 @@ from fairtape.formats.fixed_layout import U32, U64, Layout, Letter, Price4, Text
 Token: TypeAlias = Annotated[str, Text(14)]
 
 MARKET_PRICE: Final = 2_000_000_000  # $200,000.0000 means a market order
-SHARES_MAX: Final = 1_000_000  # of one order, exclusive
 IMMEDIATE: Final = 0  # time in force in seconds; the largest values have a special meaning
 MARKET_HOURS: Final = 99_998
 SYSTEM_HOURS: Final = 99_999
