@@ -27,7 +27,7 @@ from fairtape.exchange.outputs import Execution
 from fairtape.exchange.rules import values as rules
 from fairtape.gateway.core.events import Asked, EventKind, OrderEvent
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
-from fairtape.market.notices import CancelNotice, CorrectionNotice, Notice, Status, StatusNotice, encode_notice
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, VenueNotice, encode_notice
 from fairtape.market.trades import PublishedTrade, TradeFlag, records
 from fairtape.market.trades import encode as encode_trade
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
@@ -39,7 +39,7 @@ TRADES = {
     "of another venue, below zero": PublishedTrade(0, "POWER", -1, 1, AT, (1 << 64) - 1, int(TradeFlag.SOLD), "VENUE"),
     "without a venue": PublishedTrade(0, "X", 0, 0, 0),
 }
-NOTICES: dict[str, Notice] = {
+NOTICES: dict[str, VenueNotice] = {
     "cancel": CancelNotice(7, "XNYS", "IBM", AT),
     "correction": CorrectionNotice(3, TRADES["of a listed venue"], AT),
     "venue is halted": StatusNotice("XNYS", Status.HALTED, AT),

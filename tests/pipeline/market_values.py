@@ -11,7 +11,7 @@ from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES
 from fairtape.journal import JournalWriter, SyncPolicy
-from fairtape.market.notices import CancelNotice, CorrectionNotice, Notice, encode_notice
+from fairtape.market.notices import CancelNotice, CorrectionNotice, VenueNotice, encode_notice
 from fairtape.market.trades import PublishedTrade, encode
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -106,7 +106,7 @@ class Market:
         if self.chance.random() < 0.15:
             source = self.chance.choice(SOURCES)  # perhaps another source than that of the trade
         at = self.at(self.token + 1)
-        notice: Notice = CancelNotice(number, trade.venue_name, trade.symbol, at)
+        notice: VenueNotice = CancelNotice(number, trade.venue_name, trade.symbol, at)
         if self.chance.random() < 0.6:
             right = self._trade(trade.symbol if self.chance.random() < 0.9 else "ELSE")
             venue = trade.venue if self.chance.random() < 0.9 else 1 + trade.venue % 3

@@ -13,7 +13,7 @@ from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Segment, SegmentReplay
 from fairtape.market.trades import PublishedTrade, encode
 from fairtape.pipeline.source.journal_rows import batches
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import OffsetRange, Partitions
 from fairtape.wire.blocks import pack_messages
 
@@ -125,7 +125,7 @@ def _marks(directory: Path) -> dict[int, Release]:
         return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
 
 
-def offset_ranges(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
+def offset_ranges(options: JournalSourceOptions, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
     """The offset ranges that tasks would read, cut after `rows_max` rows."""
     partitions = Partitions(options)
     start = partitions.start()
@@ -134,7 +134,7 @@ def offset_ranges(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetR
         yield from partitions.partitions()[name].offset_ranges(start[name], mark, rows_max=rows_max)
 
 
-def rows(options: Options, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
+def rows(options: JournalSourceOptions, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
     """All rows that the source would give, in order."""
     return [
         row

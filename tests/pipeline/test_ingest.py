@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
 from fairtape.pipeline.source.journal_rows import batches
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import Offset, PartitionName
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
 from fairtape.pipeline.spark.spark_session import as_user_errors
@@ -80,7 +80,7 @@ def test_compaction_and_sweeping_change_no_row_and_no_offset(spark: "SparkSessio
 
 
 def _some_batches(journal: Path) -> list[Any]:
-    options = Options(journals=(str(journal),))
+    options = JournalSourceOptions(journals=(str(journal),))
     return [batch for offset_range in pipeline.offset_ranges(options) for batch in batches(offset_range, options)]
 
 
@@ -89,7 +89,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 ) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = IngestSource.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(JournalSourceOptions(journals=(str(journal),)), table)
 
     def offset_ranges(first: int = 1, last: int | None = None) -> Any:
         options = replace(feed.options, rows="offset_ranges", first=first, last=last)
@@ -107,7 +107,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = IngestSource.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(JournalSourceOptions(journals=(str(journal),)), table)
     later = replace(feed.options, rows="offset_ranges", first=51)
     with pytest.raises(UserError, match=r"continues with sequence 51, and table .* needs 1"):
         ingest_offset_ranges(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)

@@ -8,9 +8,9 @@ from fairtape.market.notices import (
     BadNotice,
     CancelNotice,
     CorrectionNotice,
-    Notice,
     Status,
     StatusNotice,
+    VenueNotice,
     decode_notice,
     encode_notice,
     is_notice,
@@ -21,7 +21,7 @@ from unit.formats.trade_values import trades
 NUMBERS = st.integers(1, (1 << 63) - 1)
 INSTANTS = st.integers(0, (1 << 63) - 1)
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
-NOTICES: st.SearchStrategy[Notice] = st.one_of(
+NOTICES: st.SearchStrategy[VenueNotice] = st.one_of(
     st.builds(CancelNotice, NUMBERS, NAMES | st.just(""), NAMES, INSTANTS),
     st.builds(CorrectionNotice, NUMBERS, trades(), INSTANTS),
     st.builds(StatusNotice, NAMES, st.sampled_from(Status), INSTANTS),
@@ -29,7 +29,7 @@ NOTICES: st.SearchStrategy[Notice] = st.one_of(
 
 
 @given(NOTICES)
-def test_a_notice_survives_its_encoding(notice: Notice) -> None:
+def test_a_notice_survives_its_encoding(notice: VenueNotice) -> None:
     payload = encode_notice(notice)
     assert is_notice(payload)
     assert len(payload) != TRADE_SIZE

@@ -19,7 +19,7 @@ from fairtape.net.clock import SharedClock
 if TYPE_CHECKING:
     from fairtape.deployment.publish.publisher import Published, PublishPace
     from fairtape.deployment.publish.target import PublishTarget
-    from fairtape.market.notices import Notice, Status
+    from fairtape.market.notices import Status, VenueNotice
     from fairtape.market.trades import PublishedTrade, Trades
     from fairtape.wire.frames import NodeId
 
@@ -393,7 +393,7 @@ def _running_target(directory: Path) -> "PublishTarget":
     return target
 
 
-def _publish(directory: Path, source: "NodeId", notice: "Notice") -> None:
+def _publish(directory: Path, source: "NodeId", notice: "VenueNotice") -> None:
     from fairtape.deployment.publish.source_thread import publish_once
     from fairtape.market.notices import encode_notice
 

@@ -90,10 +90,10 @@ class StatusNotice:
             raise BadNotice(str(error)) from None
 
 
-Notice: TypeAlias = CancelNotice | CorrectionNotice | StatusNotice
+VenueNotice: TypeAlias = CancelNotice | CorrectionNotice | StatusNotice
 
 
-def encode_notice(notice: Notice) -> bytes:
+def encode_notice(notice: VenueNotice) -> bytes:
     """The payload of a notice."""
     match notice:
         case CancelNotice(number, venue, symbol, at):
@@ -110,7 +110,7 @@ def is_notice(payload: bytes) -> bool:
     return len(payload) >= _HEAD.size and _SIZES.get(payload[0]) == len(payload) and payload[1] == NOTICE_VERSION
 
 
-def decode_notice(payload: bytes) -> Notice:
+def decode_notice(payload: bytes) -> VenueNotice:
     """The notice in one message. Raises `BadNotice` for anything that `encode_notice` would not have made."""
     if not is_notice(payload):
         raise BadNotice(f"{len(payload)} bytes that begin with {payload[:2].hex() or 'nothing'} are no notice")
@@ -120,7 +120,7 @@ def decode_notice(payload: bytes) -> Notice:
     return notice
 
 
-def _read(payload: bytes) -> Notice:
+def _read(payload: bytes) -> VenueNotice:
     match payload[0]:
         case kind if kind == CANCEL_NOTICE_KIND:
             _, _, _, venue, symbol, number, at = _CANCEL.unpack(payload)
@@ -160,7 +160,7 @@ def _check_names(venue: str, symbol: str) -> None:
         raise BadNotice(str(error)) from None
 
 
-def notice_in(payload: bytes) -> Notice | None:
+def notice_in(payload: bytes) -> VenueNotice | None:
     """The notice in one message; None for any other message."""
     try:
         return decode_notice(payload) if is_notice(payload) else None
@@ -168,7 +168,7 @@ def notice_in(payload: bytes) -> Notice | None:
         return None
 
 
-def in_words(notice: Notice) -> str:
+def in_words(notice: VenueNotice) -> str:
     """A notice as readable text."""
     match notice:
         case CancelNotice(number, venue, symbol):

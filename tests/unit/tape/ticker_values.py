@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.notices import Notice, encode_notice
+from fairtape.market.notices import VenueNotice, encode_notice
 from fairtape.market.prices import ONE
 from fairtape.market.trades import PublishedTrade, encode
 from fairtape.wire.blocks import pack_messages
@@ -34,7 +34,7 @@ def a_trade(
     return PublishedTrade(1 if source == NYSE else 2, symbol, price * ONE, quantity * ONE, at)
 
 
-def notice_of(notice: Notice, *, source: int = NYSE) -> SourceMessage:
+def notice_of(notice: VenueNotice, *, source: int = NYSE) -> SourceMessage:
     return SourceMessage(source, encode_notice(notice))
 
 

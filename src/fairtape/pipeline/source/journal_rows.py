@@ -27,7 +27,7 @@ from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segments import Place, RecordScanner
 from fairtape.market.trades import TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades, records
 from fairtape.pipeline.schemas import BREAK, FORMATION, FRAGMENT, MESSAGE, MESSAGES, OFFSET_RANGES, TRADES, Arrow
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import OffsetRange
 from fairtape.tape.batches import fixed_names, symbol_set
 from fairtape.wire.frames import Malformed
@@ -75,7 +75,7 @@ class EntryBatch(NamedTuple):
     parts: Values  # the rows of fragments that are not the last of their message; they have no payload
 
 
-def batches(offset_range: OffsetRange, options: Options) -> Iterator[Arrow]:
+def batches(offset_range: OffsetRange, options: JournalSourceOptions) -> Iterator[Arrow]:
     """The chosen rows of an offset range, as record batches of the schema that `options.rows` names."""
     for found in _scan(offset_range, ordered=options.ordered):
         if not isinstance(found, FormationChange):
@@ -97,7 +97,7 @@ def offset_range_of(row: dict[str, Any]) -> OffsetRange:
     return OffsetRange(**{name: row[name] for name in OFFSET_RANGES.names[1:]})
 
 
-def _rows_of(entry_batch: EntryBatch, offset_range: OffsetRange, options: Options) -> Arrow:
+def _rows_of(entry_batch: EntryBatch, offset_range: OffsetRange, options: JournalSourceOptions) -> Arrow:
     chosen = _chosen(entry_batch, offset_range, options)
     if options.rows == "messages":
         columns = _places(entry_batch, offset_range) | _contents(entry_batch)
@@ -112,7 +112,7 @@ def _rows_of(entry_batch: EntryBatch, offset_range: OffsetRange, options: Option
     return pa.RecordBatch.from_arrays([columns[name] for name in TRADES.names], schema=TRADES)
 
 
-def _chosen(entry_batch: EntryBatch, offset_range: OffsetRange, options: Options) -> Values:
+def _chosen(entry_batch: EntryBatch, offset_range: OffsetRange, options: JournalSourceOptions) -> Values:
     """Which rows are within the ranges. A token may begin before an offset range and end after it."""
     chosen = (entry_batch.sequence >= offset_range.first) & (entry_batch.sequence < offset_range.end)
     if options.since is not None or options.until is not None:
@@ -121,7 +121,7 @@ def _chosen(entry_batch: EntryBatch, offset_range: OffsetRange, options: Options
     return chosen
 
 
-def _is_chosen(change: FormationChange, offset_range: OffsetRange, options: Options) -> bool:
+def _is_chosen(change: FormationChange, offset_range: OffsetRange, options: JournalSourceOptions) -> bool:
     """A change belongs to the number that follows it, and is read together with it."""
     until = NEVER if options.until is None else options.until
     return (

@@ -21,7 +21,7 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, RecordScanner, Segment
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 
 OFFSET_RANGE_ROWS_MAX: Final = 1 << 20  # of one task, without the rest of its last token: a second or two of work
 TASK_RANGES_MAX: Final = 256
@@ -231,7 +231,7 @@ class JournalPartition:
 class Partitions:
     """All partitions that a job reads. Every call of `partitions` also finds journals that are new."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: JournalSourceOptions) -> None:
         self._options = options
         self._partitions: dict[PartitionName, JournalPartition] = {}
         self._known: set[Path] = set()

@@ -54,7 +54,7 @@ PAUSE_SECONDS: Final = 0.5  # between two tries
 READ_MAX: Final = 256 << 10  # bytes
 _RANGE: Final = struct.Struct(">cQ")
 
-ReplayRows = Literal["messages", "trades"]
+ReplayRowKind = Literal["messages", "trades"]
 
 
 class ServerGone(Exception):
@@ -212,7 +212,7 @@ class ReplaySourceOptions:
 
     replay: ReplayClient
     plan: Path
-    rows: ReplayRows = "messages"
+    rows: ReplayRowKind = "messages"
     stripes: tuple[int, ...] | None = None  # of the edge
     symbols: tuple[str, ...] | None = None  # only trades of these
     max_rows: int = BATCH_ROWS_MAX  # of one micro-batch
@@ -262,8 +262,8 @@ def _address(name: str, text: str) -> Address:
 
 
 def _rows(name: str, text: str) -> str:
-    if text not in get_args(ReplayRows):
-        raise UserError(f"{name} is {text!r}; of a replay it must be one of {', '.join(get_args(ReplayRows))}")
+    if text not in get_args(ReplayRowKind):
+        raise UserError(f"{name} is {text!r}; of a replay it must be one of {', '.join(get_args(ReplayRowKind))}")
     return text
 
 

@@ -32,7 +32,7 @@ from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import SCHEMAS, TABLES, Arrow
 from fairtape.pipeline.source.data_source import FORMAT
 from fairtape.pipeline.source.journal_rows import batches, offset_range_of
-from fairtape.pipeline.source.options import Options, Rows, journal_names
+from fairtape.pipeline.source.options import JournalSourceOptions, RowKind, journal_names
 from fairtape.pipeline.source.partitions import (
     Offset,
     OffsetRange,
@@ -62,11 +62,11 @@ _PIECE_DDL: Final = "task INT, path STRING, stripe INT, site LONG, first LONG, l
 class IngestSource:
     """What is read, and the table that it is written to. Sent to executors."""
 
-    options: Options  # `rows` gives the schema of the table
+    options: JournalSourceOptions  # `rows` gives the schema of the table
     table: Path
 
     @classmethod
-    def of(cls, options: Options, table: Path | str) -> "IngestSource":
+    def of(cls, options: JournalSourceOptions, table: Path | str) -> "IngestSource":
         """Refuse rows that no table is made of."""
         if options.rows == "offset_ranges":
             raise UserError("rows is 'offset_ranges'; a table is made of messages or trades")
@@ -77,7 +77,7 @@ class IngestSource:
         """The table."""
         return DeltaFolder(self.table, SCHEMAS[self.options.rows])
 
-    def remaining(self) -> Options:
+    def remaining(self) -> JournalSourceOptions:
         """Options to read offset ranges from the offsets of the table on."""
         return replace(self.options, rows="offset_ranges", start=offsets_to_json(self.folder.offsets()))
 
@@ -87,12 +87,12 @@ def ingest_journals(
     journals: Iterable[Path | str] | Path | str,
     table: Path | str,
     *,
-    rows: Rows = "messages",
+    rows: RowKind = "messages",
     stripes: tuple[int, ...] | None = None,
     sites: tuple[int, ...] | None = None,
 ) -> int:
     """Add, in one commit, everything that is released and not yet in the table; return how many numbers that was."""
-    options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
+    options = JournalSourceOptions(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
     source = IngestSource.of(options, table)
     return ingest_offset_ranges(spark.read.format(FORMAT).options(**source.remaining().to_texts()).load(), source)
 
@@ -102,7 +102,7 @@ def stream_journals(
     journals: Iterable[Path | str] | Path | str,
     table: Path | str,
     *,
-    rows: Rows = "messages",
+    rows: RowKind = "messages",
     stripes: tuple[int, ...] | None = None,
     sites: tuple[int, ...] | None = None,
     max_rows: int | None = None,
@@ -114,7 +114,7 @@ def stream_journals(
 
     No checkpoint is needed, because the table has its offsets; where one is given, it may be lost.
     """
-    options = Options(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
+    options = JournalSourceOptions(journals=journal_names(journals), rows=rows, stripes=stripes, sites=sites)
     options = options if max_rows is None else replace(options, max_rows=max_rows)
     source = IngestSource.of(options, table)
     offset_ranges = spark.readStream.format(FORMAT).options(**source.remaining().to_texts()).load()

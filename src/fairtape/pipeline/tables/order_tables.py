@@ -28,8 +28,8 @@ from fairtape.market.notices import (
     BadNotice,
     CancelNotice,
     CorrectionNotice,
-    Notice,
     StatusNotice,
+    VenueNotice,
     decode_notice,
 )
 from fairtape.market.trades import TRADE_KIND, TRADE_SIZE
@@ -114,7 +114,7 @@ def _rows(table: str, batch: Arrow, read: Any) -> Arrow:
 
 def _notice_fields(payload: bytes) -> dict[str, Any] | None:
     try:
-        notice: Notice = decode_notice(payload)
+        notice: VenueNotice = decode_notice(payload)
     except BadNotice:
         return None
     match notice:
