@@ -31,7 +31,7 @@ from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, Stat
 from fairtape.market.trades import PublishedTrade, TradeFlag, records
 from fairtape.market.trades import encode as encode_trade
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
-from fairtape.tape.serialization import KINDS, encode_batch, notice_fields
+from fairtape.tape.serialization import KINDS, encode_batch, record_fields
 
 AT = 1_750_000_000_123_456_789
 TRADES = {
@@ -106,4 +106,4 @@ def client() -> Iterator[tuple[str, bytes | str]]:
     given |= {"late": True, "commit_at": None, "acknowledged_at": AT}
     for kind, record in KINDS.items():
         values = {each.name: given.get(each.name, place) for place, each in enumerate(fields(record), 1)}
-        yield kind, json.dumps(notice_fields(record(**values)), separators=(",", ":"))
+        yield kind, json.dumps(record_fields(record(**values)), separators=(",", ":"))

@@ -71,7 +71,7 @@ _FLAGS_FORBIDDEN: Final = np.uint16(~FLAGS_ALLOWED & 0xFFFF)
 
 @dataclass(frozen=True, slots=True)
 class PublishedTrade:
-    """One trade of one venue."""
+    """One trade of one venue, as its source publishes it."""
 
     venue: int  # its number in VENUES; 0 where it is none of them
     symbol: Symbol
