@@ -15,14 +15,14 @@ from fairtape.market.notices import encode_notice
 from fairtape.market.prices import ONE
 from fairtape.market.stripe_files import canonical, digest
 from fairtape.market.stripes import DAY, CoreStripe, EdgeStripe, Endpoint, StripePlan
-from fairtape.market.trades import Trade, encode
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.wire.blocks import pack_messages
 from golden.file_values import released
 from golden.market_values import NOTICES
 
 MIDNIGHT = 20_000 * DAY
 NOON = MIDNIGHT + DAY // 2
-UNLISTED = Trade(0, "NEW", -1, 7, NOON, 9, 0, "VENUE")  # a symbol and a venue that no plan names
+UNLISTED = PublishedTrade(0, "NEW", -1, 7, NOON, 9, 0, "VENUE")  # a symbol and a venue that no plan names
 
 
 def plan(version: int) -> StripePlan:
@@ -99,7 +99,8 @@ def edge_packets() -> Iterator[tuple[str, bytes | str]]:
     remulticaster = Remulticaster(StripePosition.fresh(FIRST), feeds=("A",))
     remulticaster.start(NOON)
     listed = [
-        Trade(1 + place % 2, "IBM", place * 10**8, place * ONE, NOON + place, place, place % 4) for place in range(6)
+        PublishedTrade(1 + place % 2, "IBM", place * 10**8, place * ONE, NOON + place, place, place % 4)
+        for place in range(6)
     ]
     remulticaster.deliver(delivery(1, [*map(encode, listed), encode(UNLISTED)]), NOON)
     remulticaster.on_formation(FormationChange(0, 8, 8, 8, False, b"", NOON + 8))

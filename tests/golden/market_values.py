@@ -28,23 +28,22 @@ from fairtape.exchange.orders import (
 from fairtape.exchange.outputs import Execution
 from fairtape.gateway.core.events import EventKind, OrderEvent, RequestKind
 from fairtape.gateway.servers.native_messages import encode_line, event_fields, request_fields
-from fairtape.market.notices import Cancel as CancelNotice
-from fairtape.market.notices import Correction, Notice, Status, VenueStatus, encode_notice
-from fairtape.market.trades import Trade, TradeFlag, records
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, VenueNotice, encode_notice
+from fairtape.market.trades import PublishedTrade, TradeFlag, records
 from fairtape.market.trades import encode as encode_trade
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
-from fairtape.tape.serialization import KINDS, encode_batch, notice_fields
+from fairtape.tape.serialization import KINDS, encode_batch, record_fields
 
 AT = 1_750_000_000_123_456_789
 TRADES = {
-    "of a listed venue": Trade(1, "IBM", 101_250_000_000, 5_000_000_000, AT, 77, int(TradeFlag.BOUGHT)),
-    "of another venue, below zero": Trade(0, "POWER", -1, 1, AT, (1 << 64) - 1, int(TradeFlag.SOLD), "VENUE"),
-    "without a venue": Trade(0, "X", 0, 0, 0),
+    "of a listed venue": PublishedTrade(1, "IBM", 101_250_000_000, 5_000_000_000, AT, 77, int(TradeFlag.BOUGHT)),
+    "of another venue, below zero": PublishedTrade(0, "POWER", -1, 1, AT, (1 << 64) - 1, int(TradeFlag.SOLD), "VENUE"),
+    "without a venue": PublishedTrade(0, "X", 0, 0, 0),
 }
-NOTICES: dict[str, Notice] = {
+NOTICES: dict[str, VenueNotice] = {
     "cancel": CancelNotice(7, "XNYS", "IBM", AT),
-    "correction": Correction(3, TRADES["of a listed venue"], AT),
-    "venue is halted": VenueStatus("XNYS", Status.HALTED, AT),
+    "correction": CorrectionNotice(3, TRADES["of a listed venue"], AT),
+    "venue is halted": StatusNotice("XNYS", Status.HALTED, AT),
 }
 RULES: dict[str, rules.Rule] = {
     "continuous": rules.Continuous(pricing=rules.Pricing.MIDPOINT, rounding=rules.Rounding.EVEN, step=5),
@@ -110,4 +109,4 @@ def client() -> Iterator[tuple[str, bytes | str]]:
     given |= {"late": True, "commit_at": None, "acknowledged_at": AT}
     for kind, record in KINDS.items():
         values = {each.name: given.get(each.name, place) for place, each in enumerate(fields(record), 1)}
-        yield kind, json.dumps(notice_fields(record(**values)), separators=(",", ":"))
+        yield kind, json.dumps(record_fields(record(**values)), separators=(",", ":"))

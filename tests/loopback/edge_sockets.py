@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 
 from fairtape.formats import moldudp64
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import Endpoint, StripePlan
+from fairtape.market.stripes import Endpoint, StripePlan, plan_by_rate
 from fairtape.net.loopback import free_ports
 from fairtape.net.transports import LOOPBACK, Interface
 from fairtape.net.udp import UdpSocket

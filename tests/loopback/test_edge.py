@@ -20,8 +20,7 @@ from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import read_plan
 from fairtape.formats import soupbintcp as soup
 from fairtape.market.stripe_files import to_toml
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import StripePlan
+from fairtape.market.stripes import StripePlan, plan_by_rate
 from loopback.commands import await_line, finish, interrupt, run, start
 from loopback.test_deployment import PATIENCE, deployment
 from simulation.edge_region import sequence_of

@@ -142,7 +142,7 @@ def test_unsupported_requests_are_rejected_with_a_letter(tmp_path: Path) -> None
             packet = await ann.packet()
             assert isinstance(packet, soup.SequencedData)
             message = ouch.decode_outbound(packet.message)
-            assert isinstance(message, ouch.Rejected)
+            assert isinstance(message, ouch.OuchRejected)
             assert message.reason == letter
         assert gateway.core.floor.ledger.state_hash == before
 

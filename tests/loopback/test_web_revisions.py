@@ -11,10 +11,9 @@ import pytest
 
 import fairtape
 from fairtape.client import Canceled, Corrected, Trade, VenueStatus
-from fairtape.market import notices
-from fairtape.market.notices import Cancel, Correction, Status, encode_notice
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, encode_notice
 from fairtape.market.prices import ONE, format_fixed
-from fairtape.market.trades import Trade as Published
+from fairtape.market.trades import PublishedTrade
 from loopback.web_customers import (
     PATIENCE,
     await_status,
@@ -29,17 +28,19 @@ from loopback.web_customers import (
 from unit.tape.tape_values import trade
 from unit.web.web_values import Site
 
-RIGHT = Published(trade(8).venue, "ABC", 5 * ONE, 7 * ONE, trade(8).traded_at, 1 << 63)
+RIGHT = PublishedTrade(trade(8).venue, "ABC", 5 * ONE, 7 * ONE, trade(8).traded_at, 1 << 63)
 
 
 def revised_site(folder: Path) -> Site:
     """Of ABC there are the trades 4, 8 and 12; 12 is void, and 8 was another one, which is 14 from then on."""
     site = make_site(folder)
     site.release(12, per_token=1)
-    site.publish(encode_notice(Cancel(12, trade(12).venue_name, "ABC", 5)))
-    site.publish(encode_notice(Correction(8, RIGHT, 6)))
-    site.publish(encode_notice(notices.VenueStatus("XNYS", Status.HALTED, 7)))
-    site.publish(encode_notice(Cancel(4, "XLON" if trade(4).venue_name != "XLON" else "XNYS", "ABC", 8)))  # not its own
+    site.publish(encode_notice(CancelNotice(12, trade(12).venue_name, "ABC", 5)))
+    site.publish(encode_notice(CorrectionNotice(8, RIGHT, 6)))
+    site.publish(encode_notice(StatusNotice("XNYS", Status.HALTED, 7)))
+    site.publish(
+        encode_notice(CancelNotice(4, "XLON" if trade(4).venue_name != "XLON" else "XNYS", "ABC", 8))
+    )  # not its own
     return site
 
 
@@ -66,7 +67,7 @@ def test_the_last_sale_and_the_volume_follow_what_is_taken_back(tmp_path: Path) 
         assert (found["last"]["sequence"], found["last"]["price"]) == (14, "5")
         assert (found["volume"], found["trades"]) == (format_fixed(trade(4).quantity + 7 * ONE), 2)
         for number, name in ((4, trade(4).venue_name), (14, trade(8).venue_name)):
-            site.publish(encode_notice(Cancel(number, name, "ABC", 9)))
+            site.publish(encode_notice(CancelNotice(number, name, "ABC", 9)))
         await_status(server, next=19)
         found = get_json(server, "/v1/last?symbol=ABC")
         assert (found["last"], found["volume"], found["trades"]) == (None, "0", 0)
@@ -109,7 +110,7 @@ def test_the_page_requests_a_snapshot_when_a_sale_that_it_shows_is_void(tmp_path
     site.release(8, per_token=1)
     with served(site) as server, customer(server, "snapshot=1") as connection:
         records = [connection.recv(timeout=PATIENCE) for _ in range(3)]  # subscribed, snapshot, its trades
-        site.publish(encode_notice(Cancel(8, trade(8).venue_name, "ABC", 5)))
+        site.publish(encode_notice(CancelNotice(8, trade(8).venue_name, "ABC", 5)))
         records.append(connection.recv(timeout=PATIENCE))
         connection.send('{"do":"snapshot"}')
         records += [connection.recv(timeout=PATIENCE) for _ in range(2)]

@@ -11,8 +11,8 @@ from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND
 from fairtape.core.timing import PROFILES
 from fairtape.journal import JournalWriter, SyncPolicy
-from fairtape.market.notices import Cancel, Correction, Notice, encode_notice
-from fairtape.market.trades import Trade, encode
+from fairtape.market.notices import CancelNotice, CorrectionNotice, VenueNotice, encode_notice
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.receiver.tracing import Trace, TraceKind
@@ -51,7 +51,7 @@ class Market:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.numbers = dict.fromkeys(SOURCES, 1)
-        self.reported: list[tuple[int, int, Trade]] = []  # number, source, trade
+        self.reported: list[tuple[int, int, PublishedTrade]] = []  # number, source, trade
 
     def form(self, members: Sequence[int], *, broken: bool = False) -> None:
         """A new formation takes over."""
@@ -95,23 +95,23 @@ class Market:
             self.add(payloads)
         return self
 
-    def _trade(self, symbol: str) -> Trade:
+    def _trade(self, symbol: str) -> PublishedTrade:
         made_at = self.at(self.token + 1) - self.chance.choice((1, 40, 90, 1_500)) * MILLISECOND
         made_at -= self.chance.randint(0, 5) * MICROSECOND
         price, quantity = self.chance.randint(-5, 400) * SECOND // 7, self.chance.randint(0, 90) * SECOND
-        return Trade(self.chance.randint(1, 3), symbol, price, quantity, made_at, self.chance.getrandbits(64))
+        return PublishedTrade(self.chance.randint(1, 3), symbol, price, quantity, made_at, self.chance.getrandbits(64))
 
     def _notice(self, own: int) -> tuple[int, bytes]:
         number, source, trade = self.chance.choice(self.reported[-12:])
         if self.chance.random() < 0.15:
             source = self.chance.choice(SOURCES)  # perhaps another source than that of the trade
         at = self.at(self.token + 1)
-        notice: Notice = Cancel(number, trade.venue_name, trade.symbol, at)
+        notice: VenueNotice = CancelNotice(number, trade.venue_name, trade.symbol, at)
         if self.chance.random() < 0.6:
             right = self._trade(trade.symbol if self.chance.random() < 0.9 else "ELSE")
             venue = trade.venue if self.chance.random() < 0.9 else 1 + trade.venue % 3
-            right = Trade(venue, right.symbol, right.price, right.quantity, right.traded_at, trade.trade_id)
-            notice = Correction(number, right, at)
+            right = PublishedTrade(venue, right.symbol, right.price, right.quantity, right.traded_at, trade.trade_id)
+            notice = CorrectionNotice(number, right, at)
             self.reported.append((own, source, right))
         return source, encode_notice(notice)
 

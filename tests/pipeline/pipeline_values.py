@@ -11,20 +11,20 @@ from fairtape.core.entries import Entry as Content
 from fairtape.journal import JournalMessage, JournalReader, JournalWriter, SyncPolicy
 from fairtape.journal.format import encode_release
 from fairtape.journal.segments import Segment, SegmentReplay
-from fairtape.market.trades import Trade, encode
-from fairtape.pipeline.source.options import Options
+from fairtape.market.trades import PublishedTrade, encode
+from fairtape.pipeline.source.journal_rows import batches
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import OffsetRange, Partitions
-from fairtape.pipeline.source.rows import batches
 from fairtape.wire.blocks import pack_messages
 
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
 FAR = (1 << 62) + 12_345  # beyond what a double can count
 
 
-def trade(number: int) -> Trade:
+def trade(number: int) -> PublishedTrade:
     """The trade with this number: no field of it survives a detour through a float or a microsecond."""
     price = (1 if number % 2 else -1) * (FAR + number)
-    return Trade(
+    return PublishedTrade(
         1 + number % 3,
         SYMBOLS[number % 4],
         price,
@@ -125,7 +125,7 @@ def _marks(directory: Path) -> dict[int, Release]:
         return {entry.ordered.token: entry.release for entry in cursor if entry.release is not None}
 
 
-def offset_ranges(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
+def offset_ranges(options: JournalSourceOptions, rows_max: int = 1 << 20) -> Iterator[OffsetRange]:
     """The offset ranges that tasks would read, cut after `rows_max` rows."""
     partitions = Partitions(options)
     start = partitions.start()
@@ -134,7 +134,7 @@ def offset_ranges(options: Options, rows_max: int = 1 << 20) -> Iterator[OffsetR
         yield from partitions.partitions()[name].offset_ranges(start[name], mark, rows_max=rows_max)
 
 
-def rows(options: Options, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
+def rows(options: JournalSourceOptions, rows_max: int = 1 << 20) -> list[dict[str, Any]]:
     """All rows that the source would give, in order."""
     return [
         row

@@ -15,8 +15,8 @@ from fairtape.core.instants import SECOND
 from fairtape.exchange.orders import BadOrder, Cancel, NewOrder, Replace
 from fairtape.exchange.orders import decode as decode_order
 from fairtape.journal import JournalEntry, JournalReader
-from fairtape.market.notices import BadNotice, Correction, VenueStatus, decode_notice
-from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.market.notices import BadNotice, CorrectionNotice, StatusNotice, decode_notice
+from fairtape.market.trades import BadTrade, PublishedTrade, decode
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.blocks import unpack_messages
 
@@ -54,7 +54,7 @@ class ReferenceTables:
                     for step, payload in enumerate(unpack_messages(body, count)):
                         yield span.sequence + step, ordered, span.source, payload
 
-    def trades(self) -> list[tuple[int, int, Ordered, int, Trade]]:
+    def trades(self) -> list[tuple[int, int, Ordered, int, PublishedTrade]]:
         found = []
         for stripe in sorted(self.tokens):
             for number, ordered, source, payload in self.messages(stripe):
@@ -107,15 +107,15 @@ class ReferenceTables:
             notice = decode_notice(payload)
         except BadNotice:
             return
-        if isinstance(notice, VenueStatus) or (stripe, notice.number) not in open_:
+        if isinstance(notice, StatusNotice) or (stripe, notice.number) not in open_:
             return
         wrong = open_[stripe, notice.number]
-        about = notice.trade if isinstance(notice, Correction) else notice
-        venue = about.venue_name if isinstance(about, Trade) else about.venue
+        about = notice.trade if isinstance(notice, CorrectionNotice) else notice
+        venue = about.venue_name if isinstance(about, PublishedTrade) else about.venue
         if (source, venue, about.symbol) != (wrong["source"], wrong["venue"], wrong["symbol"]):
             return
         del open_[stripe, notice.number]
-        if isinstance(notice, Correction):
+        if isinstance(notice, CorrectionNotice):
             right = {"price": notice.trade.price, "quantity": notice.trade.quantity}
             open_[stripe, number] = wrong | right | {"traded_at_ns": notice.trade.traded_at, "number": number}
 

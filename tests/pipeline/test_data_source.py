@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import unit.journal_values as values
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 from pipeline import pipeline_values as pipeline
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_bars_are_those_of_a_plain_loop(spark: "SparkSession", tmp_path: Path) -
 def test_a_wrong_option_names_itself_in_spark(spark: "SparkSession", tmp_path: Path) -> None:
     with pytest.raises(Exception, match="option 'symbol' is unknown"):
         read(spark, tmp_path, symbol="ABC")
-    assert Options.of({"journals": str(tmp_path)}).rows == "messages"
+    assert JournalSourceOptions.of({"journals": str(tmp_path)}).rows == "messages"
 
 
 def test_a_directory_that_is_called_like_a_pattern_is_read(spark: "SparkSession", tmp_path: Path) -> None:

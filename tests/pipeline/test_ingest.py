@@ -1,4 +1,4 @@
-"""Tables from journals: every number once, also after crashes, lost checkpoints and repeated batches."""
+"""Tables from journals and traces: every number once, also after crashes, lost checkpoints and repeated batches."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 import unit.journal_values as values
 from fairtape.core.errors import UserError
-from fairtape.journal import JournalReader, JournalWriter
+from fairtape.journal import Damaged, JournalReader, JournalWriter
 from pipeline import pipeline_values as pipeline
 
 pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not installed")
@@ -16,11 +16,21 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 from deltalake import DeltaTable
 
 from fairtape.pipeline.schemas import MESSAGES, SCHEMAS
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.journal_rows import batches
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import Offset, PartitionName
-from fairtape.pipeline.source.rows import batches
 from fairtape.pipeline.spark.delta import DeltaFolder, write_parquet
-from fairtape.pipeline.tables.ingest import IngestSource, ingest_journals, ingest_offset_ranges, stream_journals
+from fairtape.pipeline.spark.spark_session import as_user_errors
+from fairtape.pipeline.tables.ingest import (
+    IngestSource,
+    ingest_journals,
+    ingest_offset_ranges,
+    ingest_traces,
+    stream_journals,
+)
+from fairtape.ring.receiver.tracing import Trace, TraceKind
+from fairtape.storage import trace_files as tracefiles
+from fairtape.storage.trace_files import INCARNATION_RECORDS, TRACES, TraceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +80,7 @@ def test_compaction_and_sweeping_change_no_row_and_no_offset(spark: "SparkSessio
 
 
 def _some_batches(journal: Path) -> list[Any]:
-    options = Options(journals=(str(journal),))
+    options = JournalSourceOptions(journals=(str(journal),))
     return [batch for offset_range in pipeline.offset_ranges(options) for batch in batches(offset_range, options)]
 
 
@@ -79,7 +89,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 ) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = IngestSource.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(JournalSourceOptions(journals=(str(journal),)), table)
 
     def offset_ranges(first: int = 1, last: int | None = None) -> Any:
         options = replace(feed.options, rows="offset_ranges", first=first, last=last)
@@ -97,7 +107,7 @@ def test_a_batch_that_comes_again_with_other_bounds_adds_only_what_is_missing(
 def test_a_table_that_is_new_does_not_begin_in_the_middle(spark: "SparkSession", tmp_path: Path) -> None:
     journal, table = tmp_path / "journal", tmp_path / "table"
     pipeline.append(journal, pipeline.tokens(10))
-    feed = IngestSource.of(Options(journals=(str(journal),)), table)
+    feed = IngestSource.of(JournalSourceOptions(journals=(str(journal),)), table)
     later = replace(feed.options, rows="offset_ranges", first=51)
     with pytest.raises(UserError, match=r"continues with sequence 51, and table .* needs 1"):
         ingest_offset_ranges(spark.read.format("fairtape").options(**later.to_texts()).load(), feed)
@@ -186,3 +196,73 @@ def test_a_journal_truncated_after_ingestion_is_refused(spark: "SparkSession", t
             values.mark(writer, again)
     with pytest.raises(Exception, match="was truncated"):
         ingest_journals(spark, journal, table)
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracefiles, "FILE_BYTES_MAX", 1_000)
+
+
+def trace_site(journal: Path, begin: int, end: int, *, site: int = 1) -> None:
+    """An incarnation of a site, with records of these tokens, one a frame, some ten a file."""
+    writer = TraceWriter(journal / TRACES, stripe=0, site=site)
+    for token in range(begin, end):
+        writer.append([Trace(TraceKind.TOKEN, 0, 0, 0, 0, 2, 1, token, 5, (1 << 62) + token, 0, 0, 9, 1, 0)])
+    writer.close()
+
+
+def traced(table: Path) -> list[tuple[int, int, int]]:
+    """Site, number and token of every row."""
+    found = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert all(row["sent_at_ns"] == (1 << 62) + row["token"] and row["came_at_ns"] is None for row in found)
+    return sorted((row["site"], row["number"], row["token"]) for row in found)
+
+
+def test_added_records_are_ingested_once(spark: "SparkSession", tmp_path: Path) -> None:
+    journals, table = [tmp_path / "j1", tmp_path / "j2"], tmp_path / TRACES
+    trace_site(journals[0], 1, 31)
+    trace_site(journals[1], 1, 5, site=2)
+    assert ingest_traces(spark, journals, table) == 34
+    assert ingest_traces(spark, journals, table) == 0
+    trace_site(journals[0], 31, 40)
+    assert ingest_traces(spark, journals, table) == 9
+    first = [(1, token, token) for token in range(1, 31)]
+    second = [(1, INCARNATION_RECORDS + place, 31 + place) for place in range(9)]
+    assert traced(table) == [*first, *second, *((2, token, token) for token in range(1, 5))]
+
+
+def test_a_journal_without_traces_has_none(spark: "SparkSession", tmp_path: Path) -> None:
+    (tmp_path / "j").mkdir()
+    assert ingest_traces(spark, tmp_path / "j", tmp_path / TRACES) == 0
+
+
+def test_what_a_site_dropped_is_gone_and_what_is_left_follows(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "j", tmp_path / TRACES
+    trace_site(journal, 1, 61)
+    min((journal / TRACES).iterdir()).unlink()
+    taken = ingest_traces(spark, journal, table)
+    assert traced(table) == [(1, token, token) for token in range(61 - taken, 61)]
+
+
+def test_a_gap_within_a_life_is_named_and_nothing_is_written(spark: "SparkSession", tmp_path: Path) -> None:
+    journal, table = tmp_path / "j", tmp_path / TRACES
+    trace_site(journal, 1, 61)
+    sorted((journal / TRACES).iterdir())[2].unlink()
+    with pytest.raises(UserError, match=r"site 1 end with number 24 and continue with 37"):
+        ingest_traces(spark, journal, table)
+    assert not table.exists() or not DeltaTable.is_deltatable(str(table))
+
+
+def test_damage_is_reported_with_file_byte_and_number_and_a_torn_end_is_none(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    journal, table = tmp_path / "j", tmp_path / TRACES
+    trace_site(journal, 1, 21)
+    first, last = sorted((journal / TRACES).iterdir())
+    last.write_bytes(last.read_bytes()[:-7])
+    assert ingest_traces(spark, journal, tmp_path / "torn") == 19
+    octets = bytearray(first.read_bytes())
+    octets[500] ^= 1
+    first.write_bytes(octets)
+    with pytest.raises(Damaged, match=rf"{first.name} is damaged at byte 448, sequence 6"), as_user_errors():
+        ingest_traces(spark, journal, table)

@@ -11,7 +11,7 @@ pytest.importorskip("deltalake", reason="the extra `pipeline` is not installed")
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.stripe_files import from_toml, to_toml
-from fairtape.market.stripe_planning import BASE
+from fairtape.market.stripes import BASE
 from fairtape.pipeline.stripes.burst_model import Bursts, drawn_windows, expected_windows
 from fairtape.pipeline.stripes.evaluation import (
     PlanEvaluator,
@@ -21,7 +21,7 @@ from fairtape.pipeline.stripes.evaluation import (
     portfolios,
     stripes_heard,
 )
-from fairtape.pipeline.stripes.limits import BadHistory, Indices, Limit, Windows, chances, needs, tail
+from fairtape.pipeline.stripes.overrun_risk import BadHistory, Indices, Limit, Windows, chances, needs, tail
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripes.study import PlanLayout, places_in, plan_of
 

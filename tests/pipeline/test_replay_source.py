@@ -14,8 +14,7 @@ import pytest
 from fairtape.core.effects import FormationChange
 from fairtape.core.errors import UserError
 from fairtape.edge.service.stripe_plans import StripePlanStore, mark_of
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.stripes import DAY, Endpoint, StripePlan, plan_by_rate
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from pipeline.market_values import STARTS_AT, SYMBOLS, Market
 
@@ -191,7 +190,7 @@ def test_symbols_and_stripes_are_chosen_by_options(stage: ReplayWorld, port: str
 def test_a_server_that_goes_away_is_reported_with_the_number_and_one_that_returns_is_read_on(
     stage: ReplayWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("fairtape.pipeline.source.replay_source.PAUSE_SECONDS", 0)
     with stage.server() as (child, port):
         options = stage.options(port)
         sessions = Sessions(options)
@@ -212,7 +211,7 @@ def test_a_server_that_goes_away_is_reported_with_the_number_and_one_that_return
 def test_a_range_beyond_what_is_there_is_no_shorter_answer(
     stage: ReplayWorld, port: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairtape.pipeline.source.replay_client.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("fairtape.pipeline.source.replay_source.PAUSE_SECONDS", 0)
     options = stage.options(port)
     (session, *_) = Sessions(options).start()
     following = options.replay.following(session)

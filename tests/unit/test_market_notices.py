@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from fairtape.market.notices import (
     BadNotice,
-    Cancel,
-    Correction,
-    Notice,
+    CancelNotice,
+    CorrectionNotice,
     Status,
-    VenueStatus,
+    StatusNotice,
+    VenueNotice,
     decode_notice,
     encode_notice,
     is_notice,
@@ -21,15 +21,15 @@ from unit.formats.trade_values import trades
 NUMBERS = st.integers(1, (1 << 63) - 1)
 INSTANTS = st.integers(0, (1 << 63) - 1)
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
-NOTICES: st.SearchStrategy[Notice] = st.one_of(
-    st.builds(Cancel, NUMBERS, NAMES | st.just(""), NAMES, INSTANTS),
-    st.builds(Correction, NUMBERS, trades(), INSTANTS),
-    st.builds(VenueStatus, NAMES, st.sampled_from(Status), INSTANTS),
+NOTICES: st.SearchStrategy[VenueNotice] = st.one_of(
+    st.builds(CancelNotice, NUMBERS, NAMES | st.just(""), NAMES, INSTANTS),
+    st.builds(CorrectionNotice, NUMBERS, trades(), INSTANTS),
+    st.builds(StatusNotice, NAMES, st.sampled_from(Status), INSTANTS),
 )
 
 
 @given(NOTICES)
-def test_a_notice_survives_its_encoding(notice: Notice) -> None:
+def test_a_notice_survives_its_encoding(notice: VenueNotice) -> None:
     payload = encode_notice(notice)
     assert is_notice(payload)
     assert len(payload) != TRADE_SIZE
@@ -54,11 +54,11 @@ def _spoilt(payload: bytes, at: int, octet: int) -> bytes:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Cancel(0, "XNYS", "ACME", 1), "number is 0; it must be from 1"),
-        (lambda: Cancel(1, "XNYS", "", 1), "symbol is ''; it must be 1 to 16"),
-        (lambda: Cancel(1, "X NYS", "ACME", 1), "venue is 'X NYS'"),
-        (lambda: VenueStatus("", Status.OPEN, 1), "venue is ''"),
-        (lambda: VenueStatus("XNYS", Status.OPEN, -1), "since is -1; it must be from 0"),
+        (lambda: CancelNotice(0, "XNYS", "ACME", 1), "number is 0; it must be from 1"),
+        (lambda: CancelNotice(1, "XNYS", "", 1), "symbol is ''; it must be 1 to 16"),
+        (lambda: CancelNotice(1, "X NYS", "ACME", 1), "venue is 'X NYS'"),
+        (lambda: StatusNotice("", Status.OPEN, 1), "venue is ''"),
+        (lambda: StatusNotice("XNYS", Status.OPEN, -1), "since is -1; it must be from 0"),
     ],
 )
 def test_a_bad_field_of_a_notice_is_refused_in_one_sentence(make: object, sentence: str) -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.market.stripe_files import canonical, digest, from_toml, to_toml
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import BadPlan, CoreStripe, EdgeStripe, Endpoint, StripePlan
+from fairtape.market.stripes import BadPlan, CoreStripe, EdgeStripe, Endpoint, StripePlan, plan_by_rate
 from fairtape.market.symbols import universe
 from unit.edge.edge_values import MIDNIGHT, plan
 from unit.formats.trade_values import INK

@@ -20,7 +20,7 @@ from fairtape.market.trades import (
     TRADE_SIZE,
     TRADE_VERSION,
     BadTrade,
-    Trade,
+    PublishedTrade,
     TradeFlag,
     blank_trades,
     decode,
@@ -39,15 +39,17 @@ anything: dict[str, st.SearchStrategy[Any]] = {
     "flags": st.integers(0, FLAGS_ALLOWED),
 }
 others = st.text(INK, max_size=VENUE_NAME_MAX).filter(lambda name: name not in VENUE_NUMBERS)
-trades = st.builds(Trade, venue=st.integers(0, len(VENUES)), **anything) | st.builds(
-    Trade, venue=st.just(0), other_venue=others, **anything
+trades = st.builds(PublishedTrade, venue=st.integers(0, len(VENUES)), **anything) | st.builds(
+    PublishedTrade, venue=st.just(0), other_venue=others, **anything
 )
 
-TRADE = Trade(7, "BRK.B", 61_804_800_000_000, 4_000_000_000, 1_723_161_256_419_684_465, 849_714_402, TradeFlag.SOLD)
+TRADE = PublishedTrade(
+    7, "BRK.B", 61_804_800_000_000, 4_000_000_000, 1_723_161_256_419_684_465, 849_714_402, TradeFlag.SOLD
+)
 
 
 @given(trades)
-def test_a_trade_survives_its_encoding(trade: Trade) -> None:
+def test_a_trade_survives_its_encoding(trade: PublishedTrade) -> None:
     payload = encode(trade)
     assert len(payload) == TRADE_SIZE
     assert decode(payload) == trade
@@ -69,7 +71,7 @@ def test_a_venue_is_known_by_its_name_for_every_publisher() -> None:
 
 
 @given(st.lists(trades, max_size=20))
-def test_a_body_of_trades_is_an_array_of_the_same_values(many: list[Trade]) -> None:
+def test_a_body_of_trades_is_an_array_of_the_same_values(many: list[PublishedTrade]) -> None:
     found = records(b"".join(map(encode, many)))
     assert found.dtype == TRADE_DTYPE
     assert [
@@ -91,7 +93,7 @@ def test_records_are_not_copied() -> None:
 @example(TRADE, 4 + 1, 0)  # a NUL within the venue
 @example(TRADE, 39, 0x80)  # a negative price, which is one
 @example(TRADE, 47, 0x80)  # a negative quantity
-def test_a_batch_refuses_exactly_what_a_single_trade_refuses(trade: Trade, position: int, value: int) -> None:
+def test_a_batch_refuses_exactly_what_a_single_trade_refuses(trade: PublishedTrade, position: int, value: int) -> None:
     payload = bytearray(encode(trade))
     payload[position] = value
     alone = together = True

@@ -19,7 +19,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN, ONE, BadNumber, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS
-from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, Trade, Trades, encode
+from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, PublishedTrade, Trades, encode
 from fairtape.storage.trade_files import ROWS_MAX, ignored_columns, read_trades
 
 SUFFIXES = ("csv", "parquet")
@@ -29,7 +29,7 @@ NOW_TEXT = "2024-08-09T00:00:00.123456789"
 positive = st.integers(0, FIXED_MAX)
 ink = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
 trades = st.builds(
-    Trade,
+    PublishedTrade,
     venue=st.just(0),
     other_venue=st.text(ink, min_size=1, max_size=VENUE_NAME_MAX).filter(lambda name: name not in VENUE_NUMBERS),
     symbol=st.text(ink, min_size=1, max_size=SYMBOL_MAX),
@@ -45,7 +45,7 @@ def read(path: Path, time_unit: str | None = None) -> Trades:
     return np.concatenate(list(read_trades(path, time_unit=time_unit)))
 
 
-def written(path: Path, many: list[Trade]) -> Path:
+def written(path: Path, many: list[PublishedTrade]) -> Path:
     """Write a file with these trades."""
     columns: dict[str, Any] = {
         "time": [trade.traded_at for trade in many],
@@ -93,7 +93,7 @@ def complaint(reading: Callable[[], object]) -> str:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(many=st.lists(trades, min_size=1, max_size=10))
 @settings(deadline=None, max_examples=50)
-def test_trades_survive_a_file_exactly(suffix: str, many: list[Trade]) -> None:
+def test_trades_survive_a_file_exactly(suffix: str, many: list[PublishedTrade]) -> None:
     with TemporaryDirectory() as folder:
         path = written(Path(folder) / f"trades.{suffix}", many)
         assert read(path, "ns").tobytes() == b"".join(map(encode, many))
@@ -101,7 +101,7 @@ def test_trades_survive_a_file_exactly(suffix: str, many: list[Trade]) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_large_file_is_read_in_several_batches(suffix: str, tmp_path: Path) -> None:
-    path = written(tmp_path / f"many.{suffix}", [Trade(1, "A", ONE, ONE, NOW, 1)] * (2 * ROWS_MAX + 1))
+    path = written(tmp_path / f"many.{suffix}", [PublishedTrade(1, "A", ONE, ONE, NOW, 1)] * (2 * ROWS_MAX + 1))
     sizes = [len(batch) for batch in read_trades(path)]
     assert len(sizes) >= 3
     assert sum(sizes) == 2 * ROWS_MAX + 1
@@ -195,7 +195,10 @@ def test_a_column_of_numbers_counts_the_named_unit(unit: str, step: int, tmp_pat
 def test_an_implausible_time_is_refused_with_its_likely_unit(
     time: int, remedy: str, suffix: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path / f"trades.{suffix}", [Trade(1, "A", ONE, ONE, NOW, 1), Trade(1, "A", ONE, ONE, time, 2)])
+    path = written(
+        tmp_path / f"trades.{suffix}",
+        [PublishedTrade(1, "A", ONE, ONE, NOW, 1), PublishedTrade(1, "A", ONE, ONE, time, 2)],
+    )
     sentence = complaint(lambda: read(path))
     assert "row 2: time is " in sentence
     assert sentence.endswith(remedy)

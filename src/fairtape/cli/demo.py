@@ -368,7 +368,7 @@ def write_page(journals: Iterable[Path], folder: Path) -> Path:
     with _spark_errors_as_user_errors(), steps(quiet=False) as step:
         step("report: starting Spark")
         with spark_at(MASTER) as spark:
-            from fairtape.pipeline.report.report import make_report
+            from fairtape.pipeline.report.fairness_report import make_report
             from fairtape.pipeline.report.sections import Names
             from fairtape.pipeline.tables.jobs import run_batch
 

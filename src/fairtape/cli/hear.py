@@ -176,7 +176,7 @@ class Printer:
                 yield self._line({"kind": _KINDS[type(record).__name__], **asdict(record)})
 
     def _message(self, record: "Delivered", number: int, message: bytes) -> dict[str, Any] | None:
-        from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+        from fairtape.formats.itch.ticker_messages import CanceledPrint, PrintedTrade
 
         place = {"stripe": record.stripe, "session": record.session, "number": number}
         if message[:1] == MARK:

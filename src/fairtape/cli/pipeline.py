@@ -21,13 +21,13 @@ from fairtape.cli.lazy import CommandEntry, LazyGroup
 from fairtape.cli.terminal import asked_to_stop, check_within, counted, steps
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.market.stripe_planning import BASE
+from fairtape.market.stripes import BASE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fairtape.market.stripes import Endpoint, StripePlan
-    from fairtape.pipeline.proof.reconcile import JournalDifference, JournalProblem, Reconciliation
+    from fairtape.pipeline.reconciliation import JournalDifference, JournalProblem, Reconciliation
     from fairtape.pipeline.stripes.study import PlanRequest, Proposal, Study
     from fairtape.pipeline.tables.jobs import JobOutcome
 
@@ -81,7 +81,7 @@ def spark_at(master: str, **options: Any) -> "Iterator[SparkSession]":
 def needed() -> Any:
     """The module that starts Spark, or a `UserError` where a package is missing."""
     try:
-        from fairtape.pipeline.spark import session
+        from fairtape.pipeline.spark import spark_session as session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "fairtape":
             raise
@@ -237,7 +237,7 @@ def reconcile(ctx: click.Context, *, places: tuple[Path, ...], master: str, as_j
     with steps(quiet=as_json) as step:
         step("starting Spark")
         with spark_at(master) as spark:
-            from fairtape.pipeline.proof.reconcile import reconcile as proved
+            from fairtape.pipeline.reconciliation import reconcile as proved
 
             step(f"reading {counted(len(journals), 'journal')}")
             found = proved(spark, journals)
@@ -294,7 +294,7 @@ def report(*, tables: Path, out: Path, master: str) -> None:
     files for a regulator (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
     """
     needed()
-    from fairtape.pipeline.report.report import make_report
+    from fairtape.pipeline.report.fairness_report import make_report
 
     try:
         with spark_at(master) as spark:
@@ -376,8 +376,8 @@ def stripes(
     ways, first = tuple(feeds.split(",")), _base(base)
     try:
         from fairtape.pipeline import spark_session
-        from fairtape.pipeline.spark.session import as_user_errors
-        from fairtape.pipeline.stripes.limits import BadHistory
+        from fairtape.pipeline.spark.spark_session import as_user_errors
+        from fairtape.pipeline.stripes.overrun_risk import BadHistory
         from fairtape.pipeline.stripes.study import PlanRequest, propose, study
     except ImportError as missing:
         raise UserError(f"{missing.name} is not installed; pip install 'fairtape[pipeline]'") from None

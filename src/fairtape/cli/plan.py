@@ -13,8 +13,7 @@ import click
 from fairtape.cli.terminal import check_within
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
-from fairtape.market.stripe_planning import BASE, Load, Planned
-from fairtape.market.stripes import UDP_OVERHEAD
+from fairtape.market.stripes import BASE, UDP_OVERHEAD, Load, Planned
 from fairtape.ring.membership.hierarchy import LOOP_MAX, Hierarchy, Loop
 
 CAP: Final = 20_000_000  # bits/s
@@ -50,8 +49,7 @@ def stripes(
     each to the stripe with the least load. A stripe above its limit is marked. Symbols that are not in the file are
     assigned by a hash rule.
     """
-    from fairtape.market.stripe_planning import plan_by_rate
-    from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint
+    from fairtape.market.stripes import BITS_PER_S_MAX, DAY, STRIPES_MAX, VERSION_MAX, BadPlan, Endpoint, plan_by_rate
 
     check_within("--stripes", stripes, 1, STRIPES_MAX - 1)
     check_within("--cap", cap, 1, BITS_PER_S_MAX)
@@ -80,7 +78,7 @@ def _rates(file: Path, headroom: float) -> tuple[dict[str, int], list[str]]:
     """Bits/s of each symbol, and the venues whose names fit a stock directory."""
     import numpy as np
 
-    from fairtape.formats.itch.ticker import MPID_MAX
+    from fairtape.formats.itch.ticker_messages import MPID_MAX
     from fairtape.storage.trade_files import read_trades
 
     counts: Counter[bytes] = Counter()

@@ -19,8 +19,8 @@ from fairtape.net.clock import SharedClock
 if TYPE_CHECKING:
     from fairtape.deployment.publish.publisher import Published, PublishPace
     from fairtape.deployment.publish.target import PublishTarget
-    from fairtape.market.notices import Notice, Status
-    from fairtape.market.trades import Trade, Trades
+    from fairtape.market.notices import Status, VenueNotice
+    from fairtape.market.trades import PublishedTrade, Trades
     from fairtape.wire.frames import NodeId
 
 EXIT_FAILED: Final = 1
@@ -92,13 +92,8 @@ def publish_command(
     me = _node(source, target)
     config = target.source_config(me)
     if file is not None:
-        supply: _Recorded | _Generated = _Recorded(
-            file,
-            time_unit,
-            None if midnight is None else parse_instant("--midnight", midnight),
-            _venue(venue),
-            count_max,
-        )
+        midnight_at = None if midnight is None else parse_instant("--midnight", midnight)
+        supply: _Recorded | _Generated = _Recorded(file, time_unit, midnight_at, _venue(venue), count_max)
     else:
         assert generate is not None
         supply = _Generated(min(generate, count_max or generate), target.names[me], seed)
@@ -316,10 +311,10 @@ def _trade_arguments(command: Command) -> Command:
 @_trade_arguments
 def cancel(*, directory: Path, number: int) -> None:
     """Cancel the trade with this NUMBER in the order."""
-    from fairtape.market.notices import Cancel
+    from fairtape.market.notices import CancelNotice
 
     trade, source = _found(directory, number)
-    _publish(directory, source, Cancel(number, trade.venue_name, trade.symbol, SharedClock().now()))
+    _publish(directory, source, CancelNotice(number, trade.venue_name, trade.symbol, SharedClock().now()))
     click.echo(f"canceled: {_describe(number, trade)}")
 
 
@@ -329,7 +324,7 @@ def cancel(*, directory: Path, number: int) -> None:
 @click.option("--quantity", help="The correct quantity.  [default: unchanged]")
 def correct(*, directory: Path, number: int, price: str | None, quantity: str | None) -> None:
     """Correct the trade with this NUMBER in the order."""
-    from fairtape.market.notices import Correction
+    from fairtape.market.notices import CorrectionNotice
     from fairtape.market.trades import BadTrade
 
     if price is None and quantity is None:
@@ -343,7 +338,7 @@ def correct(*, directory: Path, number: int, price: str | None, quantity: str | 
         )
     except BadTrade as error:
         raise UserError(f"{error}; the correction is not a valid trade") from None
-    _publish(directory, source, Correction(number, right, SharedClock().now()))
+    _publish(directory, source, CorrectionNotice(number, right, SharedClock().now()))
     click.echo(f"corrected: {_describe(number, wrong)}, is now {_terms(right)}")
 
 
@@ -369,7 +364,7 @@ def open_(*, directory: Path, venue: str) -> None:
     click.echo(f"{venue.upper()} is open")
 
 
-def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
+def _found(directory: Path, number: int) -> tuple["PublishedTrade", "NodeId"]:
     from fairtape.deployment.publish.revision import trade_in
     from fairtape.market.notices import NUMBER_MAX
 
@@ -379,13 +374,13 @@ def _found(directory: Path, number: int) -> tuple["Trade", "NodeId"]:
 
 
 def _state(directory: Path, venue: str, status: "Status") -> None:
-    from fairtape.market.notices import VenueStatus
+    from fairtape.market.notices import StatusNotice
 
     names = _running_target(directory).names
     source = next((node for node, name in names.items() if name.upper() == venue.upper()), None)
     if source is None:
         raise UserError(f"VENUE is {venue!r}; the ring knows {', '.join(names.values())}")
-    _publish(directory, source, VenueStatus(names[source], status, SharedClock().now()))
+    _publish(directory, source, StatusNotice(names[source], status, SharedClock().now()))
 
 
 def _running_target(directory: Path) -> "PublishTarget":
@@ -397,7 +392,7 @@ def _running_target(directory: Path) -> "PublishTarget":
     return target
 
 
-def _publish(directory: Path, source: "NodeId", notice: "Notice") -> None:
+def _publish(directory: Path, source: "NodeId", notice: "VenueNotice") -> None:
     from fairtape.deployment.publish.source_thread import publish_once
     from fairtape.market.notices import encode_notice
 
@@ -416,9 +411,9 @@ def _fixed(name: str, text: str) -> int:
         raise UserError(f"{name}: {error}") from None
 
 
-def _describe(number: int, trade: "Trade") -> str:
+def _describe(number: int, trade: "PublishedTrade") -> str:
     return f"number {number:,}, {trade.symbol} {_terms(trade)} at {trade.venue_name or 'no venue'}"
 
 
-def _terms(trade: "Trade") -> str:
+def _terms(trade: "PublishedTrade") -> str:
     return f"{format_fixed(trade.quantity)} for {format_fixed(trade.price)}"

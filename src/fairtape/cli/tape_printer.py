@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fairtape.cli.journal import format_instant
 from fairtape.core.errors import UserError
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
-from fairtape.market.notices import Notice, VenueStatus, in_words, notice_in
+from fairtape.market.notices import StatusNotice, VenueNotice, in_words, notice_in
 from fairtape.market.prices import format_fixed
 from fairtape.market.trades import TRADE_SIZE, BadTrade, records
 from fairtape.ring.membership.layout import decode_formation
@@ -60,7 +60,7 @@ class TextLines:
             f" {format_fixed(trade.price):>14} {format_fixed(trade.quantity):>14}{mark}\n"
         )
 
-    def notice(self, sequence: int, committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
+    def notice(self, sequence: int, committed_at: str, release: "Release", source: NodeId, notice: VenueNotice) -> str:
         mark = "  late" if release.late else ""
         return f"{sequence:>9}  {committed_at}  {_name(source, self._names):<5} {in_words(notice)}{mark}\n"
 
@@ -93,11 +93,11 @@ class JsonLines:
             }
         )
 
-    def notice(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, notice: Notice) -> str:
+    def notice(self, sequence: int, _committed_at: str, release: "Release", source: NodeId, notice: VenueNotice) -> str:
         return _packed(
             {
                 **self._place("notice", sequence, release, source),
-                "revises": None if isinstance(notice, VenueStatus) else notice.number,
+                "revises": None if isinstance(notice, StatusNotice) else notice.number,
                 "notice": in_words(notice),
             }
         )

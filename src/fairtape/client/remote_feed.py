@@ -27,7 +27,7 @@ from fairtape.market.trades import blank_trades
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch, join_batches
 from fairtape.tape.feed import AtInstant, AtNumber, AtSnapshot, Beginning, Delivery, LastSales, Start, number_after
 from fairtape.tape.records import Break, Fresh, Notice, Reformation, Snapshot, Stale
-from fairtape.tape.serialization import BadBatch, decode_batch, parse_notice
+from fairtape.tape.serialization import BadBatch, decode_batch, parse_record
 
 PATH: Final = "/v1/ticker"
 OPEN_PERIOD_MAX: Final = 10.0  # seconds for a connection and the answer to a subscription
@@ -257,7 +257,7 @@ class ServerConnection:
             fields = _object(content)
             if fields.get("kind") in ("end", "error"):
                 return self._ended(fields)
-            record = parse_notice(fields, now)
+            record = parse_record(fields, now)
         except BadBatch as error:
             raise ClientError(f"a server sent what is no record ({error}); is it of this version?") from None
         if isinstance(record, Snapshot):

@@ -36,7 +36,7 @@ from fairtape.edge.protocol.sessions import MARK, OPAQUE, BadMark, Opaque, decod
 from fairtape.edge.service.stripe_plans import plan_beside, read_plan
 from fairtape.edge.service.subscriber import MulticastSubscriber, chosen_feeds
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import CanceledPrint, PrintedTrade
+from fairtape.formats.itch.ticker_messages import CanceledPrint, PrintedTrade
 from fairtape.market import trades as market
 from fairtape.market.stripes import StripePlan
 from fairtape.market.trades import encode

@@ -25,7 +25,7 @@ from fairtape.deployment.process.children import ChildLink, Ready
 from fairtape.edge.protocol.customer import Customer, CustomerOptions, Delivered, Heard, Silent, StripeGap, StripeRecord
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.formats.itch.messages import ItchTrade
-from fairtape.formats.itch.ticker import WIDE
+from fairtape.formats.itch.ticker_messages import WIDE
 from fairtape.formats.moldudp64 import BadMold, Packet, decode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK, Interface

@@ -19,7 +19,7 @@ from fairtape.deployment.status import DecisionStatus, ReformerStatus, SiteStatu
 from fairtape.deployment.status_files import RunFolder
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.journal.follow import REPAIR_PERIOD_MAX
-from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.market.trades import BadTrade, PublishedTrade, decode
 from fairtape.tape.ticker import Ticker
 from fairtape.wire.frames import NodeId
 
@@ -79,7 +79,7 @@ class DemoTally:
         self.closed = False  # the floors are closed and everything is acknowledged
         self.closing = False  # requested by the user or by the end of the session
         self.ticker = Ticker()
-        self.trades: deque[tuple[int, Trade]] = deque(maxlen=TICKER_MAX)
+        self.trades: deque[tuple[int, PublishedTrade]] = deque(maxlen=TICKER_MAX)
         self.spreads: deque[Duration] = deque(maxlen=SPREADS_MAX)
         self.failures: list[str] = []
         self.settled_at: Instant = NEVER  # when the effects of a failure are known everywhere

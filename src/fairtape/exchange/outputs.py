@@ -12,7 +12,7 @@ from fairtape.core.instants import Instant
 from fairtape.exchange.orders import Side
 from fairtape.market.prices import Price, Quantity
 from fairtape.market.symbols import SYMBOL_MAX, Symbol
-from fairtape.market.trades import Trade, TradeFlag
+from fairtape.market.trades import PublishedTrade, TradeFlag
 
 BUYER_TOOK: Final = int(Side.BUY)
 SELLER_TOOK: Final = int(Side.SELL)
@@ -118,12 +118,12 @@ class Printed:
     venue: str  # the venue name of the floor
 
     @property
-    def trade(self) -> Trade:
+    def trade(self) -> PublishedTrade:
         """The trade record, built on demand: most replicas never publish it."""
         made = self.execution
         flags = _FLAGS.get(made.aggressor, 0)
         amounts = (made.symbol, made.price, made.quantity, made.traded_at)
-        return Trade(0, *amounts, made.trade_id, flags, self.venue)
+        return PublishedTrade(0, *amounts, made.trade_id, flags, self.venue)
 
 
 @dataclass(slots=True)

@@ -74,7 +74,7 @@ def is_printable(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-Kind: TypeAlias = Number | Text
+FieldKind: TypeAlias = Number | Text
 
 U16: TypeAlias = Annotated[int, Number(2)]
 U32: TypeAlias = Annotated[int, Number(4)]
@@ -88,7 +88,7 @@ Text4: TypeAlias = Annotated[str, Text(4)]
 Text8: TypeAlias = Annotated[str, Text(8)]
 
 
-class Described(Protocol):
+class FixedMessage(Protocol):
     """A message of fixed layout: its type letter, and annotated fields."""
 
     LETTER: ClassVar[str]
@@ -101,7 +101,7 @@ class Field:
     """One field of one message."""
 
     name: str
-    kind: Kind
+    kind: FieldKind
     start: int  # bytes from the beginning of the message
 
     @property
@@ -114,12 +114,12 @@ class Field:
 class Layout:
     """The layout of the messages of one type."""
 
-    message: type[Described]
+    message: type[FixedMessage]
     fields: tuple[Field, ...]
     refusal: type[FormatError]
 
     @classmethod
-    def of(cls, message: type[Described], refusal: type[FormatError]) -> Self:
+    def of(cls, message: type[FixedMessage], refusal: type[FormatError]) -> Self:
         """From the annotations of a class, in order, base classes first."""
         hints = get_type_hints(message, include_extras=True)
         kinds = {name: get_args(hint)[1] for name, hint in hints.items() if name != "LETTER"}
@@ -153,7 +153,7 @@ class Layout:
         parts = (field.kind.write(getattr(values, field.name)) for field in self.fields)
         return b"".join((self.letter.encode("ascii"), *parts))
 
-    def decode(self, payload: bytes) -> Described:
+    def decode(self, payload: bytes) -> FixedMessage:
         """The message in bytes that begin with its letter."""
         if len(payload) != self.size:
             raise self.refusal(f"message {self.letter} has {len(payload)} bytes; it must have {self.size}")

@@ -51,15 +51,9 @@ def unframe(buffer: Octets) -> Iterator[bytes]:
         yield bytes(buffer[start : start + size])
 
 
-def whole_size(buffer: Octets) -> int:
-    """The number of bytes of a buffer that are whole messages; the rest is the beginning of the next one."""
-    edges = _edges(buffer)
-    return int(edges[-1] if edges[-1] <= len(buffer) else edges[-2])
-
-
 def find_frames(buffer: Octets) -> Frames:
     """The positions of the messages in a buffer. Raises `BadFraming` where the lengths do not add up."""
-    edges = _edges(buffer)
+    edges = np.fromiter(_prefix_positions(buffer), np.int64)
     if edges[-1] != len(buffer):
         start = edges[-1] if edges[-1] < len(buffer) else edges[-2]
         raise BadFraming(f"size is {len(buffer)} bytes; the message that begins at byte {start} lacks its end")
@@ -73,13 +67,11 @@ def find_frames(buffer: Octets) -> Frames:
     return Frames(starts, sizes, ended)
 
 
-def _edges(buffer: Octets) -> Positions:
-    """The position of each length prefix, and of the one that would follow."""
-    return np.fromiter(_prefix_positions(buffer), np.int64)
-
-
 def _prefix_positions(buffer: Octets) -> Iterator[int]:
-    """Each position depends on the one before, so this is a plain loop; a generator keeps no list in memory."""
+    """The position of each length prefix, and of the one that would follow.
+
+    Each depends on the one before, so this is a plain loop; a generator keeps no list in memory.
+    """
     position, last = 0, len(buffer) - 1
     while position < last:
         yield position

@@ -20,7 +20,6 @@ from fairtape.formats.fixed_layout import U32, U64, Layout, Letter, Price4, Text
 Token: TypeAlias = Annotated[str, Text(14)]
 
 MARKET_PRICE: Final = 2_000_000_000  # $200,000.0000 means a market order
-SHARES_MAX: Final = 1_000_000  # of one order, exclusive
 IMMEDIATE: Final = 0  # time in force in seconds; the largest values have a special meaning
 MARKET_HOURS: Final = 99_998
 SYSTEM_HOURS: Final = 99_999
@@ -145,7 +144,7 @@ class Accepted(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced(Outbound):
+class OuchReplaced(Outbound):
     """An order was replaced."""
 
     LETTER = "U"
@@ -168,7 +167,7 @@ class Replaced(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Canceled(Outbound):
+class OuchCanceled(Outbound):
     """Shares of an order were canceled; the rest stays."""
 
     LETTER = "C"
@@ -242,7 +241,7 @@ class TradeCorrection(Outbound):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected(Outbound):
+class OuchRejected(Outbound):
     """An order was rejected; its token cannot be used again."""
 
     LETTER = "J"
@@ -300,14 +299,14 @@ _FROM_CLIENT: Final = (EnterOrder, ReplaceOrder, CancelOrder, ModifyOrder, Trade
 _FROM_MARKET: Final = (
     SystemEvent,
     Accepted,
-    Replaced,
-    Canceled,
+    OuchReplaced,
+    OuchCanceled,
     AiqCanceled,
     Executed,
     ExecutedWithReferencePrice,
     BrokenTrade,
     TradeCorrection,
-    Rejected,
+    OuchRejected,
     CancelPending,
     CancelReject,
     OrderPriorityUpdate,

@@ -13,13 +13,13 @@ from typing import Final, TypeAlias
 from fairtape.core.instants import Instant
 from fairtape.market.prices import FIXED_MAX, format_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, BadName, Symbol, checked_symbol, checked_venue
-from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade
+from fairtape.market.trades import TRADE_SIZE, BadTrade, PublishedTrade
 from fairtape.market.trades import decode as decode_trade
 from fairtape.market.trades import encode as encode_trade
 
-CANCEL_KIND: Final = 0x58  # X
-CORRECTION_KIND: Final = 0x52  # R
-STATUS_KIND: Final = 0x56  # V
+CANCEL_NOTICE_KIND: Final = 0x58  # X
+CORRECTION_NOTICE_KIND: Final = 0x52  # R
+STATUS_NOTICE_KIND: Final = 0x56  # V
 NOTICE_VERSION: Final = 1
 NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -28,9 +28,9 @@ _CANCEL: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}s{SYMBOL_MAX}sqq")
 _CORRECTION: Final = struct.Struct("<BBH4xqq")
 _STATUS: Final = struct.Struct(f"<BBH{VENUE_NAME_MAX}sq")
 _SIZES: Final = {
-    CANCEL_KIND: _CANCEL.size,
-    CORRECTION_KIND: _CORRECTION.size + TRADE_SIZE,
-    STATUS_KIND: _STATUS.size,
+    CANCEL_NOTICE_KIND: _CANCEL.size,
+    CORRECTION_NOTICE_KIND: _CORRECTION.size + TRADE_SIZE,
+    STATUS_NOTICE_KIND: _STATUS.size,
 }
 assert TRADE_SIZE not in _SIZES.values()
 
@@ -47,7 +47,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelNotice:
     """The trade with this number is void."""
 
     number: int
@@ -62,11 +62,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class CorrectionNotice:
     """The trade with this number is replaced by another one of the same venue and symbol."""
 
     number: int
-    trade: Trade  # the corrected one
+    trade: PublishedTrade  # the corrected one
     corrected_at: Instant
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
-class VenueStatus:
+class StatusNotice:
     """A venue opens or halts."""
 
     venue: str
@@ -90,19 +90,19 @@ class VenueStatus:
             raise BadNotice(str(error)) from None
 
 
-Notice: TypeAlias = Cancel | Correction | VenueStatus
+VenueNotice: TypeAlias = CancelNotice | CorrectionNotice | StatusNotice
 
 
-def encode_notice(notice: Notice) -> bytes:
+def encode_notice(notice: VenueNotice) -> bytes:
     """The payload of a notice."""
     match notice:
-        case Cancel(number, venue, symbol, at):
+        case CancelNotice(number, venue, symbol, at):
             names = venue.encode("ascii"), symbol.encode("ascii")
-            return _CANCEL.pack(CANCEL_KIND, NOTICE_VERSION, 0, *names, number, at)
-        case Correction(number, trade, at):
-            return _CORRECTION.pack(CORRECTION_KIND, NOTICE_VERSION, 0, number, at) + encode_trade(trade)
-        case VenueStatus(venue, status, since):
-            return _STATUS.pack(STATUS_KIND, NOTICE_VERSION, status.value, venue.encode("ascii"), since)
+            return _CANCEL.pack(CANCEL_NOTICE_KIND, NOTICE_VERSION, 0, *names, number, at)
+        case CorrectionNotice(number, trade, at):
+            return _CORRECTION.pack(CORRECTION_NOTICE_KIND, NOTICE_VERSION, 0, number, at) + encode_trade(trade)
+        case StatusNotice(venue, status, since):
+            return _STATUS.pack(STATUS_NOTICE_KIND, NOTICE_VERSION, status.value, venue.encode("ascii"), since)
 
 
 def is_notice(payload: bytes) -> bool:
@@ -110,7 +110,7 @@ def is_notice(payload: bytes) -> bool:
     return len(payload) >= _HEAD.size and _SIZES.get(payload[0]) == len(payload) and payload[1] == NOTICE_VERSION
 
 
-def decode_notice(payload: bytes) -> Notice:
+def decode_notice(payload: bytes) -> VenueNotice:
     """The notice in one message. Raises `BadNotice` for anything that `encode_notice` would not have made."""
     if not is_notice(payload):
         raise BadNotice(f"{len(payload)} bytes that begin with {payload[:2].hex() or 'nothing'} are no notice")
@@ -120,21 +120,21 @@ def decode_notice(payload: bytes) -> Notice:
     return notice
 
 
-def _read(payload: bytes) -> Notice:
+def _read(payload: bytes) -> VenueNotice:
     match payload[0]:
-        case kind if kind == CANCEL_KIND:
+        case kind if kind == CANCEL_NOTICE_KIND:
             _, _, _, venue, symbol, number, at = _CANCEL.unpack(payload)
-            return Cancel(number, _text("venue", venue), _text("symbol", symbol), at)
-        case kind if kind == CORRECTION_KIND:
+            return CancelNotice(number, _text("venue", venue), _text("symbol", symbol), at)
+        case kind if kind == CORRECTION_NOTICE_KIND:
             _, _, _, number, at = _CORRECTION.unpack_from(payload)
             try:
-                return Correction(number, decode_trade(payload[_CORRECTION.size :]), at)
+                return CorrectionNotice(number, decode_trade(payload[_CORRECTION.size :]), at)
             except BadTrade as error:
                 raise BadNotice(f"the trade of a correction: {error}") from None
         case _:
             _, _, status, venue, since = _STATUS.unpack(payload)
             try:
-                return VenueStatus(_text("venue", venue), Status(status), since)
+                return StatusNotice(_text("venue", venue), Status(status), since)
             except ValueError as error:
                 raise BadNotice(str(error)) from None
 
@@ -160,7 +160,7 @@ def _check_names(venue: str, symbol: str) -> None:
         raise BadNotice(str(error)) from None
 
 
-def notice_in(payload: bytes) -> Notice | None:
+def notice_in(payload: bytes) -> VenueNotice | None:
     """The notice in one message; None for any other message."""
     try:
         return decode_notice(payload) if is_notice(payload) else None
@@ -168,15 +168,15 @@ def notice_in(payload: bytes) -> Notice | None:
         return None
 
 
-def in_words(notice: Notice) -> str:
+def in_words(notice: VenueNotice) -> str:
     """A notice as readable text."""
     match notice:
-        case Cancel(number, venue, symbol):
+        case CancelNotice(number, venue, symbol):
             return f"number {number} is canceled: {symbol}{venue and f'@{venue}'}"
-        case Correction(number, trade):
+        case CorrectionNotice(number, trade):
             place = f"{trade.symbol}{trade.venue_name and f'@{trade.venue_name}'}"
             return (
                 f"number {number} is corrected: {place} {format_fixed(trade.quantity)} at {format_fixed(trade.price)}"
             )
-        case VenueStatus(venue, status):
+        case StatusNotice(venue, status):
             return f"{venue} is {status.name.lower()}"

@@ -17,7 +17,7 @@ TEXT_MAX: Final = 4 << 20  # characters
 _SHOWN_MAX: Final = 60
 _LINE_MAX: Final = 100  # characters of symbols in a line
 
-Kind = TypeVar("Kind")
+_T = TypeVar("_T")
 _TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "a text",
     int: "a whole number",
@@ -122,7 +122,7 @@ class _Fields:
         self._fields = dict(fields)
         self._at = at
 
-    def take(self, name: str, kind: type[Kind], default: Kind | None = None) -> Kind:
+    def take(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
         value = self._fields.pop(name, default)
         if value is None:
             raise BadPlan(f"the plan lacks {self._at}{name}; give {_TYPE_NAMES.get(kind, 'a value')} there")

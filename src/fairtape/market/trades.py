@@ -70,8 +70,8 @@ _FLAGS_FORBIDDEN: Final = np.uint16(~FLAGS_ALLOWED & 0xFFFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Trade:
-    """One trade of one venue."""
+class PublishedTrade:
+    """One trade of one venue, as its source publishes it."""
 
     venue: int  # its number in VENUES; 0 where it is none of them
     symbol: Symbol
@@ -113,7 +113,7 @@ _LIMITS: Final = (
 )
 
 
-def encode(trade: Trade) -> bytes:
+def encode(trade: PublishedTrade) -> bytes:
     """The 64 bytes of a trade."""
     return _LAYOUT.pack(
         TRADE_KIND,
@@ -128,7 +128,7 @@ def encode(trade: Trade) -> bytes:
     )
 
 
-def decode(payload: bytes) -> Trade:
+def decode(payload: bytes) -> PublishedTrade:
     """The trade in one message. Raises `BadTrade` for anything that `encode` would not have made."""
     if len(payload) != TRADE_SIZE:
         raise BadTrade(f"size is {len(payload)} bytes; a trade has {TRADE_SIZE}")
@@ -139,7 +139,7 @@ def decode(payload: bytes) -> Trade:
     name = _text("venue", venue)
     number = VENUE_NUMBERS.get(name, 0)
     other = "" if number else name
-    return Trade(number, _text("symbol", symbol), price, quantity, traded_at, trade_id, flags, other)
+    return PublishedTrade(number, _text("symbol", symbol), price, quantity, traded_at, trade_id, flags, other)
 
 
 def _text(field: str, padded: bytes) -> str:

@@ -5,7 +5,7 @@
 - `schemas`: the columns of every row and table
 - `tables`: ingestion, the tables, and the jobs that make them
 - `report`: the report page, its data, and the bundle for a regulator
-- `proof`: the proof that all journals hold one sequence
+- `reconciliation`: the proof that all journals hold one sequence
 - `stripes`: stripe plans from a history of rates
 
 `register(spark)` makes journals readable: `spark.read.format("fairtape").option("journals", …)`. `spark_session` starts
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from fairtape.pipeline.source.data_source import register
-    from fairtape.pipeline.spark.session import spark_session
+    from fairtape.pipeline.spark.spark_session import spark_session
     from fairtape.pipeline.tables.ingest import ingest_journals
     from fairtape.pipeline.tables.jobs import read_table, run_batch, run_stream
 
@@ -31,7 +31,7 @@ _MODULES: Final = {
     "register": "source.data_source",
     "run_batch": "tables.jobs",
     "run_stream": "tables.jobs",
-    "spark_session": "spark.session",
+    "spark_session": "spark.spark_session",
 }
 
 

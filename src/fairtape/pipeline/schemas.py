@@ -28,7 +28,6 @@ PERCENTILES: Final = {
 }
 """Columns of a distribution, and of how many of 10,000 values each is the greatest (nearest rank: a measured value)."""
 
-_NAMES: Final = {"venue": pa.string(), "symbol": pa.string(), "account": pa.string(), "client_id": pa.string()}
 _SUM: Final = pa.decimal128(38, 0)
 
 

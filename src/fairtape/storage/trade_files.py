@@ -37,8 +37,7 @@ from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values
 from fairtape.formats.dbn import read_dbn
-from fairtape.formats.itch.columns import to_arrow
-from fairtape.formats.itch.trades import trades_of
+from fairtape.formats.itch.columns import to_arrow, trades_of
 from fairtape.market.prices import DECIMALS, FIXED_MAX, FIXED_MIN, ONE, format_fixed, parse_fixed
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, checked_symbol, checked_venue
 from fairtape.market.trades import FLAGS_ALLOWED, TRADE_ID_MAX, TradeFlag, Trades, blank_trades

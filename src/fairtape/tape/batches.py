@@ -143,12 +143,12 @@ class TradeBatch(NamedTuple):
 
     def only(self, symbols: Arrow) -> "TradeBatch":
         """The trades of these symbols (`symbol_set`)."""
-        wanted = pc.is_in(_fixed_names(self.trades["symbol"]), value_set=symbols).to_numpy(zero_copy_only=False)
+        wanted = pc.is_in(fixed_names(self.trades["symbol"]), value_set=symbols).to_numpy(zero_copy_only=False)
         return self if wanted.all() else self.where(wanted)
 
     def latest(self) -> Values:
         """The rows of the last trade of each symbol, ascending."""
-        backwards = _fixed_names(self.trades["symbol"][::-1]).dictionary_encode().indices.to_numpy()
+        backwards = fixed_names(self.trades["symbol"][::-1]).dictionary_encode().indices.to_numpy()
         _, first_seen = np.unique(backwards, return_index=True)
         rows: Values = np.sort(self.rows - 1 - first_seen)
         return rows
@@ -203,11 +203,11 @@ def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
 
 def dictionary_codes(names: Values) -> tuple[Values, list[bytes]]:
     """Padded names as codes, and the names of the codes, in the order of their first occurrence."""
-    found = _fixed_names(names).dictionary_encode()
+    found = fixed_names(names).dictionary_encode()
     return found.indices.to_numpy(), [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
 
 
-def _fixed_names(names: Values) -> Arrow:
+def fixed_names(names: Values) -> Arrow:
     """Padded names as Arrow binaries of a fixed size, which Arrow hashes fast."""
     width = names.dtype.itemsize
     return pa.Array.from_buffers(pa.binary(width), len(names), [None, pa.py_buffer(np.ascontiguousarray(names))])

@@ -15,9 +15,8 @@ from fairtape.core.effects import Deliver, FormationChange, Span
 from fairtape.core.instants import Instant
 from fairtape.core.spans import MessageAssembler, blocks
 from fairtape.journal import Damaged, FormationChanged, JournalEntry
-from fairtape.market import notices
-from fairtape.market.notices import BadNotice, Cancel, Correction, decode_notice, is_notice
-from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, blank_trades, records
+from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, StatusNotice, decode_notice, is_notice
+from fairtape.market.trades import TRADE_SIZE, BadTrade, PublishedTrade, blank_trades, records
 from fairtape.tape.batches import PLACE_DTYPE, PlaceRows, TradeBatch, join_batches
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import ABSENT, Break, Canceled, Corrected, Gap, Message, Reformation, Single, VenueStatus
@@ -31,7 +30,7 @@ def decode_single(payload: bytes, place: Mapping[str, int | bool]) -> Single:
     return _read(payload, known) if is_notice(payload) else Message(payload=payload, **known)  # type: ignore[arg-type]
 
 
-def corrected_of(number: int, trade: Trade, at: Instant, place: Mapping[str, Any]) -> Corrected:
+def corrected_of(number: int, trade: PublishedTrade, at: Instant, place: Mapping[str, Any]) -> Corrected:
     """The record of a correction with this place, in which times that do not exist are None."""
     return Corrected(
         number=number,
@@ -53,11 +52,11 @@ def _read(payload: bytes, place: Mapping[str, Any]) -> Single:
     except BadNotice:
         return Message(payload=payload, **place)
     match notice:
-        case Cancel(number, venue, symbol, at):
+        case CancelNotice(number, venue, symbol, at):
             return Canceled(number=number, venue=venue, symbol=symbol, canceled_at=at, **place)
-        case Correction(number, trade, at):
+        case CorrectionNotice(number, trade, at):
             return corrected_of(number, trade, at, place)
-        case notices.VenueStatus(venue, status, since):
+        case StatusNotice(venue, status, since):
             return VenueStatus(venue=venue, status=status, since=since, **place)
 
 
@@ -76,7 +75,7 @@ def batch_of(corrected: Corrected) -> TradeBatch:
 _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a block of trade records
 
 
-class _Run(NamedTuple):
+class _SpanPart(NamedTuple):
     """Consecutive messages of one span."""
 
     entry: JournalEntry
@@ -147,12 +146,12 @@ class EntryDecoder:
             trades = records(b"".join(rows))
         except BadTrade:
             return self._mixed(entries, at)
-        runs = [_Run(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
+        runs = [_SpanPart(entry, span, 0, span.count) for entry in entries for span in entry.ordered.spans]
         return [TradeBatch(trades, _places(runs, at))]
 
     def _mixed(self, entries: Sequence[JournalEntry], at: Instant) -> Iterator[TradeBatch | Single]:
         """Message by message; consecutive trades are one batch."""
-        runs: list[_Run] = []  # consecutive messages of a trade's size
+        runs: list[_SpanPart] = []  # consecutive messages of a trade's size
         payloads: list[bytes] = []  # theirs
         for entry in entries:
             for run, payload in self._messages(entry):
@@ -165,17 +164,17 @@ class EntryDecoder:
                 yield _single(payload, run, at)
         yield from _trades(runs, payloads, at)
 
-    def _messages(self, entry: JournalEntry) -> Iterator[tuple[_Run, bytes]]:
+    def _messages(self, entry: JournalEntry) -> Iterator[tuple[_SpanPart, bytes]]:
         """The messages of an entry; a block of records of a trade's size is one run."""
         for span in entry.ordered.spans:
             for sequence, body, count, fragment in blocks(span):
                 offset = sequence - span.sequence
                 if not fragment and _holds_records(body, count):
-                    yield _Run(entry, span, offset, count), body[len(_RECORDS) :]
+                    yield _SpanPart(entry, span, offset, count), body[len(_RECORDS) :]
                 else:
                     payloads = self._payloads(entry, span, body, count, fragment=fragment)
                     for place, payload in enumerate(payloads, offset):
-                        yield _Run(entry, span, place, 1), payload
+                        yield _SpanPart(entry, span, place, 1), payload
 
     def _payloads(self, entry: JournalEntry, span: Span, body: bytes, count: int, *, fragment: bool) -> list[bytes]:
         if not fragment:
@@ -187,7 +186,7 @@ class EntryDecoder:
         return [] if payload is None else [payload]
 
 
-def _trades(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
+def _trades(runs: Sequence[_SpanPart], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
     """Messages of a trade's size; each of them that is no trade becomes a record of its own."""
     if not runs:
         return
@@ -199,7 +198,7 @@ def _trades(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Ite
         yield TradeBatch(trades, _places(runs, at))
 
 
-def _one_by_one(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
+def _one_by_one(runs: Sequence[_SpanPart], payloads: Sequence[bytes], at: Instant) -> Iterator[TradeBatch | Single]:
     batches: list[TradeBatch] = []
     for run, rows in zip(runs, payloads, strict=True):
         for step in range(run.rows):
@@ -216,7 +215,7 @@ def _one_by_one(runs: Sequence[_Run], payloads: Sequence[bytes], at: Instant) ->
         yield join_batches(batches)
 
 
-def _single(payload: bytes, run: _Run, at: Instant) -> Single:
+def _single(payload: bytes, run: _SpanPart, at: Instant) -> Single:
     return decode_single(payload, dict(zip(PLACE_DTYPE.names or (), _place(run, at), strict=True)))
 
 
@@ -238,7 +237,7 @@ def _follows(each: JournalEntry | FormationChanged, before: JournalEntry) -> boo
     return isinstance(each, JournalEntry) and each.ordered.sequence == before.end
 
 
-def _places(runs: Sequence[_Run], at: Instant) -> PlaceRows:
+def _places(runs: Sequence[_SpanPart], at: Instant) -> PlaceRows:
     """The places of the messages of these runs, one row each."""
     counts = [run.rows for run in runs]
     table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
@@ -249,7 +248,7 @@ def _places(runs: Sequence[_Run], at: Instant) -> PlaceRows:
     return places
 
 
-def _place(run: _Run, at: Instant) -> tuple[int | bool, ...]:
+def _place(run: _SpanPart, at: Instant) -> tuple[int | bool, ...]:
     """The row of the first message of a run, with the columns of PLACE_DTYPE."""
     ordered, release, span = run.entry.ordered, run.entry.release, run.span
     sequence = span.sequence + run.offset

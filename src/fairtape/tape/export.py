@@ -21,7 +21,7 @@ from fairtape.core.errors import FormatError, UserError
 from fairtape.core.instants import SECOND
 from fairtape.formats.dbn import write_dbn
 from fairtape.formats.framing import frame
-from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
+from fairtape.formats.itch.ticker_messages import Listing, TickerItch, fits_directory
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.follow import JournalFollower, first_sequence
 from fairtape.market.trades import Trades, blank_trades

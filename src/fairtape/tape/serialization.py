@@ -121,8 +121,8 @@ def decode_batch(octets: bytes, received_at: Instant) -> tuple[TradeBatch, Insta
         raise BadBatch(str(error)) from None
 
 
-def notice_fields(record: Single | Notice) -> dict[str, Any]:
-    """A notice, or a message that is no trade, as an object."""
+def record_fields(record: Single | Notice) -> dict[str, Any]:
+    """A record that is no trade, as an object."""
     content: dict[str, Any] = {"kind": _NAMES[type(record)]}
     for each in fields(record):
         value = getattr(record, each.name)
@@ -132,8 +132,8 @@ def notice_fields(record: Single | Notice) -> dict[str, Any]:
     return content
 
 
-def parse_notice(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
-    """The inverse of `notice_fields`. Raises `BadBatch` if the fields are no record."""
+def parse_record(content: Mapping[str, Any], received_at: Instant) -> Single | Notice:
+    """The inverse of `record_fields`. Raises `BadBatch` if the fields are no record."""
     kind = KINDS.get(content.get("kind", ""))
     if kind is None:
         raise BadBatch(f"kind is {content.get('kind')!r}; expected one of {', '.join(KINDS)}")

@@ -18,7 +18,7 @@ from fairtape.core.instants import Instant
 from fairtape.market.prices import format_fixed
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.records import Trade
-from fairtape.tape.serialization import encode_batch, notice_fields
+from fairtape.tape.serialization import encode_batch, record_fields
 
 ROWS_MAX: Final = 1_024  # trades of one message: 140 kB of binary, less than half a megabyte of JSON
 
@@ -33,7 +33,7 @@ class Encoding(Enum):
 def encode_frame(item: Item, encoding: Encoding, sent_at: Instant) -> bytes:
     """One message as a whole WebSocket frame of a server: encoded once for all customers of a subscription."""
     if not isinstance(item, TradeBatch):
-        return text_frame(notice_fields(item))
+        return text_frame(record_fields(item))
     if encoding is Encoding.JSON:
         return text_frame(encode_trades(item, sent_at))
     return bytes(Frame(Opcode.BINARY, encode_batch(item, sent_at)).serialize(mask=False))

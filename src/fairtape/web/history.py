@@ -20,7 +20,7 @@ from fairtape.tape.batches import SCHEMA, TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Notice, Placed, Single
-from fairtape.tape.serialization import notice_fields
+from fairtape.tape.serialization import record_fields
 from fairtape.web.encoding import ROWS_MAX, encode_trade, json_bytes
 from fairtape.web.subscription import Refusal
 from fairtape.wire.frames import NUMBER_MAX
@@ -105,7 +105,7 @@ class HistoryPart:
 def _record_batches(item: TradeBatch | Single | Notice) -> Iterator[list[dict[str, Any]]]:
     """An item as objects, at most `ROWS_MAX` at a time."""
     if not isinstance(item, TradeBatch):
-        yield [notice_fields(item)]
+        yield [record_fields(item)]
         return
     for first in range(0, item.rows, ROWS_MAX):
         yield [{"kind": "trade", **encode_trade(trade)} for trade in item.slice(first, first + ROWS_MAX).records()]

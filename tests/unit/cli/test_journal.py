@@ -12,12 +12,12 @@ from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import HEAD_SIZE
 from fairtape.journal.format import HEADER_SIZE
 from fairtape.market.prices import ONE
-from fairtape.market.trades import Trade, TradeFlag, encode
+from fairtape.market.trades import PublishedTrade, TradeFlag, encode
 from fairtape.wire.blocks import pack_messages
 from unit import journal_values as values
 
 ENTRIES = values.first(60)
-TRADE = Trade(2, "BTC-USD", 61_804 * ONE, ONE // 4, values.STARTS_AT, 9, TradeFlag.SOLD)
+TRADE = PublishedTrade(2, "BTC-USD", 61_804 * ONE, ONE // 4, values.STARTS_AT, 9, TradeFlag.SOLD)
 
 
 @pytest.fixture

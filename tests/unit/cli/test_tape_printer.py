@@ -18,7 +18,7 @@ from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.errors import UserError
 from fairtape.journal import JournalFollower
-from fairtape.market.trades import Trade, encode
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
 from unit.ring_values import formation
@@ -30,7 +30,7 @@ def order(count: int, *, first: int = 1, trade_id: int = 0) -> list[Ordered]:
     """Tokens with one trade each; the trade id distinguishes messages with the same number in two orders."""
     found = []
     for at in range(first, first + count):
-        body = pack_messages([encode(Trade(1, "ABC", 5, 7, 9, trade_id + at))])
+        body = pack_messages([encode(PublishedTrade(1, "ABC", 5, 7, 9, trade_id + at))])
         span = Span(101, 5, at, 1, at, (body,), (1,))
         found.append(Ordered(values.STRIPE, 1, at, at, 1, values.token_at(at), (span,)))
     return found

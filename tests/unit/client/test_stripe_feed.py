@@ -13,8 +13,7 @@ from fairtape.edge.protocol.sessions import StripePosition
 from fairtape.edge.protocol.stripe_sequencer import StripeMessages as Numbered
 from fairtape.edge.protocol.stripe_sequencer import StripeSequencer
 from fairtape.formats.framing import unframe
-from fairtape.market import notices
-from fairtape.market.notices import Cancel, Correction, Status, encode_notice
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, encode_notice
 from fairtape.market.trades import encode
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
@@ -25,10 +24,10 @@ RIGHT = trade(600, "IBM")
 PAYLOADS = [
     encode(trade(5, "IBM")),
     encode(trade(6, "IBM")),
-    encode_notice(Cancel(1, "XLON", "IBM", NOON)),
+    encode_notice(CancelNotice(1, "XLON", "IBM", NOON)),
     encode(trade(7, "IBM")),
-    encode_notice(Correction(2, RIGHT, NOON + 1)),
-    encode_notice(notices.VenueStatus("XNYS", Status.HALTED, NOON)),
+    encode_notice(CorrectionNotice(2, RIGHT, NOON + 1)),
+    encode_notice(StatusNotice("XNYS", Status.HALTED, NOON)),
     encode(trade(8, "IBM")),
 ]
 

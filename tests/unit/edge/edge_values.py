@@ -6,9 +6,8 @@ from fairtape.core.effects import Deliver, FormationChange, Ordered, Release, Sp
 from fairtape.core.instants import MILLISECOND
 from fairtape.edge.protocol.sessions import Edition
 from fairtape.market.prices import ONE
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, StripePlan
-from fairtape.market.trades import Trade, encode
+from fairtape.market.stripes import DAY, StripePlan, plan_by_rate
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.wire.blocks import pack_messages
 
 MIDNIGHT = 20_000 * DAY
@@ -25,8 +24,8 @@ def edition(version: int = 1, *, stripes: int = 2, cap: int = 10**9) -> Edition:
     return Edition("FT", plan(version, stripes=stripes, cap=cap), 0)
 
 
-def trade(number: int, symbol: str | None = None, *, quantity: int = 100 * ONE) -> Trade:
-    return Trade(
+def trade(number: int, symbol: str | None = None, *, quantity: int = 100 * ONE) -> PublishedTrade:
+    return PublishedTrade(
         number % 2 + 1,
         symbol or SYMBOLS[number % len(SYMBOLS)],
         number * 10**7,

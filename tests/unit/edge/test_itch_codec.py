@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from fairtape.edge.protocol.itch_codec import ItchEncoder, SymbolLookup
 from fairtape.edge.protocol.sessions import Edition
 from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import Listing, TickerItch, fits_directory
-from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, decode, encode
+from fairtape.formats.itch.ticker_messages import Listing, TickerItch, fits_directory
+from fairtape.market.trades import TRADE_SIZE, BadTrade, PublishedTrade, decode, encode
 from unit.edge.edge_values import MIDNIGHT, edition, trade
 from unit.formats.trade_values import trades
 
@@ -81,7 +81,7 @@ def test_every_name_of_a_table_is_found_and_no_other(names: list[bytes], others:
 
 
 def test_a_trade_of_an_unknown_venue_is_sent_wide_in_the_stripe_of_its_symbol() -> None:
-    stranger = Trade(0, "AAPL", 10**9, 10**9, MIDNIGHT, other_venue="MARS")
+    stranger = PublishedTrade(0, "AAPL", 10**9, 10**9, MIDNIGHT, other_venue="MARS")
     shares, strays = ItchEncoder(EDITION.plan, 0).encode(encode(stranger), np.array([9], np.uint64))
     assert not strays
     (share,) = shares

@@ -32,8 +32,8 @@ from fairtape.edge.protocol.stripe_sequencer import (
     StripeStep,
 )
 from fairtape.formats.framing import unframe
-from fairtape.formats.itch.ticker import CanceledPrint, Listing, PrintedTrade, TickerReader
-from fairtape.market.notices import Cancel, Correction, Status, VenueStatus, encode_notice
+from fairtape.formats.itch.ticker_messages import CanceledPrint, Listing, PrintedTrade, TickerReader
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice, encode_notice
 from fairtape.market.trades import encode
 from fairtape.wire.blocks import Assembler, split_message
 from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, formation_change, plan, token, tokens, trade
@@ -41,9 +41,9 @@ from unit.edge.edge_values import MIDNIGHT, NOON, SYMBOLS, edition, formation_ch
 PAYLOADS = st.one_of(
     st.integers(1, 10**4).map(lambda number: encode(trade(number))),
     st.integers(1, 10**4).map(lambda number: encode(trade(number, "STRANGER"))),
-    st.integers(1, 10**4).map(lambda number: encode_notice(Cancel(number, "XNYS", SYMBOLS[number % 6], NOON))),
-    st.integers(1, 10**4).map(lambda number: encode_notice(Correction(number, trade(number + 1), NOON))),
-    st.just(encode_notice(VenueStatus("XNYS", Status.HALTED, NOON))),
+    st.integers(1, 10**4).map(lambda number: encode_notice(CancelNotice(number, "XNYS", SYMBOLS[number % 6], NOON))),
+    st.integers(1, 10**4).map(lambda number: encode_notice(CorrectionNotice(number, trade(number + 1), NOON))),
+    st.just(encode_notice(StatusNotice("XNYS", Status.HALTED, NOON))),
     st.binary(max_size=3_000),
     st.binary(min_size=64, max_size=64),
 )
@@ -311,12 +311,12 @@ def test_cancels_and_corrections_are_plain_itch_messages() -> None:
     payloads = [
         encode(trade(5, "IBM")),
         encode(wrong),
-        encode_notice(Cancel(1, "XLON", "IBM", NOON)),
+        encode_notice(CancelNotice(1, "XLON", "IBM", NOON)),
         encode(trade(7, "IBM")),
-        encode_notice(Correction(2, right, NOON + 1)),
-        encode_notice(VenueStatus("XNYS", Status.HALTED, NOON)),
+        encode_notice(CorrectionNotice(2, right, NOON + 1)),
+        encode_notice(StatusNotice("XNYS", Status.HALTED, NOON)),
         encode(trade(8, "IBM")),
-        encode_notice(Cancel(99, "ELSEWHERE", "STRANGER", NOON + 10**18)),
+        encode_notice(CancelNotice(99, "ELSEWHERE", "STRANGER", NOON + 10**18)),
     ]
     sequencer = fresh()
     steps = sequencer.begin() + sequencer.deliver(token(1, payloads))

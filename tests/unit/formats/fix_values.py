@@ -11,11 +11,11 @@ from fairtape.formats.fix.fields import (
     INSTANT_MAX,
     CodeKind,
     FixedKind,
+    FixKind,
     FixLayout,
     FlagKind,
     InstantKind,
     IntegerKind,
-    Kind,
 )
 from fairtape.formats.fix.order_messages import LAYOUTS, OrderEntry
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN
@@ -40,7 +40,7 @@ def with_data(draw: st.DrawFn) -> list[tuple[int, bytes]]:
     return [*pairs[:place], (length_tag, b"%d" % len(data)), (DATA[length_tag], data), *pairs[place:]]
 
 
-def values(kind: Kind[Any]) -> st.SearchStrategy[Any]:
+def values(kind: FixKind[Any]) -> st.SearchStrategy[Any]:
     match kind:
         case IntegerKind():
             return st.integers(kind.least, kind.most)

@@ -4,14 +4,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fairtape.formats.fixed_layout import Kind, Number
+from fairtape.formats.fixed_layout import FieldKind, Number
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import LAYOUTS, MESSAGES
 
 INK = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
 
 
-def values(kind: Kind) -> st.SearchStrategy[Any]:
+def values(kind: FieldKind) -> st.SearchStrategy[Any]:
     if isinstance(kind, Number):
         return st.integers(0, kind.most) | st.sampled_from([0, 1, kind.most])
     return st.text(INK, max_size=kind.width).map(lambda text: text.rstrip(" "))

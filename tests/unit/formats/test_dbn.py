@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from fairtape.core.errors import FormatError
 from fairtape.formats.dbn import BadDbn, DbnMissing, read_dbn, write_dbn
 from fairtape.market.prices import FIXED_MAX, ONE
-from fairtape.market.trades import Trade
+from fairtape.market.trades import PublishedTrade
 from unit.formats.itch_values import mutated
 from unit.formats.trade_values import MIDNIGHT, as_records, same, trades
 
 dbn = pytest.importorskip("databento_dbn")
 
-TRADE = Trade(1, "AAPL", 189_500_000_001, 100 * ONE, MIDNIGHT + 1, 77, 1)
+TRADE = PublishedTrade(1, "AAPL", 189_500_000_001, 100 * ONE, MIDNIGHT + 1, 77, 1)
 FILES = st.lists(trades(plain=True), max_size=8).map(as_records)
 
 
@@ -93,15 +93,18 @@ def test_a_record_that_lacks_a_value_is_refused(changes: dict[str, int], sentenc
     ("trade", "sentence"),
     [
         (
-            Trade(0, "A", 1, ONE // 2, 0),
+            PublishedTrade(0, "A", 1, ONE // 2, 0),
             "quantity of trade 0 is 0.5; in DBN it must be a whole number up to 4294967294",
         ),
-        (Trade(0, "A", 1, ((1 << 32) - 1) * ONE, 0), "quantity of trade 0 is 4294967295"),
-        (Trade(0, "A", 1, ONE, 0, 1 << 32), "trade_id of trade 0 is 4294967296; in DBN it must be at most 4294967295"),
-        (Trade(0, "A", FIXED_MAX, ONE, 0), "price of trade 0 is 9223372036.854775807"),
+        (PublishedTrade(0, "A", 1, ((1 << 32) - 1) * ONE, 0), "quantity of trade 0 is 4294967295"),
+        (
+            PublishedTrade(0, "A", 1, ONE, 0, 1 << 32),
+            "trade_id of trade 0 is 4294967296; in DBN it must be at most 4294967295",
+        ),
+        (PublishedTrade(0, "A", FIXED_MAX, ONE, 0), "price of trade 0 is 9223372036.854775807"),
     ],
 )
-def test_a_trade_that_does_not_fit_into_dbn_is_refused(trade: Trade, sentence: str) -> None:
+def test_a_trade_that_does_not_fit_into_dbn_is_refused(trade: PublishedTrade, sentence: str) -> None:
     with pytest.raises(BadDbn) as refusal:
         write_dbn(as_records([trade]))
     assert sentence in str(refusal.value)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from fairtape.core.effects import Deliver
-from fairtape.market import notices
-from fairtape.market.notices import Cancel, Correction, Status
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice
 from fairtape.market.prices import ONE
 from fairtape.tape.sales import OPEN_MAX, SYMBOLS_MAX, Sale
 from unit.tape.ticker_values import LONDON, NOON, NYSE, VENUE_OF, SourceMessage, a_trade, notice_of, sold, token
@@ -46,11 +45,13 @@ def message(action: Action) -> SourceMessage:
         case "sell":
             return sold(symbol, price, quantity, source=source)
         case "cancel":
-            return notice_of(Cancel(target, VENUE_OF[source], symbol, NOON), source=source)
+            return notice_of(CancelNotice(target, VENUE_OF[source], symbol, NOON), source=source)
         case "correct":
-            return notice_of(Correction(target, a_trade(symbol, price, quantity, source=source), NOON), source=source)
+            return notice_of(
+                CorrectionNotice(target, a_trade(symbol, price, quantity, source=source), NOON), source=source
+            )
         case "status":
-            return notice_of(notices.VenueStatus(VENUE_OF[source], Status.HALTED, NOON), source=source)
+            return notice_of(StatusNotice(VENUE_OF[source], Status.HALTED, NOON), source=source)
     return SourceMessage(source, b"no trade")
 
 

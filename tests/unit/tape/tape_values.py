@@ -13,7 +13,7 @@ from fairtape.client.selection import Selection
 from fairtape.client.tape import Tape
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
-from fairtape.market.trades import Trade, Trades, encode, records
+from fairtape.market.trades import PublishedTrade, Trades, encode, records
 from fairtape.tape.batches import PLACE_DTYPE, TradeBatch
 from fairtape.tape.feed import Delivery, LastSales, Start
 from fairtape.wire.blocks import pack_messages
@@ -21,11 +21,11 @@ from fairtape.wire.blocks import pack_messages
 SYMBOLS = ("ABC", "DEF", "GHIJ", "A")
 
 
-def trade(number: int) -> Trade:
+def trade(number: int) -> PublishedTrade:
     """The trade with this number."""
     price = (number * 7_919 - 40_000) * 10_000_000
     symbol = SYMBOLS[number % len(SYMBOLS)]
-    return Trade(1 + number % 3, symbol, price, number * 10**9, values.STARTS_AT + number, number, number % 4)
+    return PublishedTrade(1 + number % 3, symbol, price, number * 10**9, values.STARTS_AT + number, number, number % 4)
 
 
 def trades(first: int, count: int) -> Trades:

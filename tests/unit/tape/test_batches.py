@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN
 from fairtape.market.symbols import VENUES
-from fairtape.market.trades import Trade as Published
-from fairtape.market.trades import encode, records
+from fairtape.market.trades import PublishedTrade, encode, records
 from fairtape.tape.batches import PLACE_DTYPE, SCHEMA, TradeBatch, join_batches, symbol_set
 from fairtape.tape.records import ABSENT
 
 symbols = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ./-", min_size=1, max_size=16)
 published = st.builds(
-    Published,
+    PublishedTrade,
     venue=st.integers(0, len(VENUES)),
     symbol=symbols,
     price=st.integers(FIXED_MIN, FIXED_MAX),
@@ -31,7 +30,7 @@ times = st.one_of(st.just(ABSENT), numbers)
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
+def batches(draw: st.DrawFn) -> tuple[TradeBatch, list[PublishedTrade]]:
     trades = draw(st.lists(published, min_size=1, max_size=12))
     places = np.zeros(len(trades), PLACE_DTYPE)
     for row in range(len(trades)):
@@ -40,7 +39,7 @@ def batches(draw: st.DrawFn) -> tuple[TradeBatch, list[Published]]:
 
 
 @given(drawn=batches())
-def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBatch, list[Published]]) -> None:
+def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBatch, list[PublishedTrade]]) -> None:
     batch, trades = drawn
     for row, (record, trade) in enumerate(zip(batch.records(), trades, strict=True)):
         assert record.symbol == trade.symbol
@@ -54,7 +53,7 @@ def test_every_field_reaches_the_record_as_it_was_published(drawn: tuple[TradeBa
 
 
 @given(drawn=batches())
-def test_arrow_has_the_same_values_as_the_records(drawn: tuple[TradeBatch, list[Published]]) -> None:
+def test_arrow_has_the_same_values_as_the_records(drawn: tuple[TradeBatch, list[PublishedTrade]]) -> None:
     batch, _ = drawn
     arrow = batch.to_arrow()
     assert arrow.schema == SCHEMA
@@ -68,7 +67,7 @@ def test_arrow_has_the_same_values_as_the_records(drawn: tuple[TradeBatch, list[
 
 @given(drawn=batches(), chosen=st.sets(symbols, min_size=1))
 def test_a_choice_of_symbols_is_that_of_the_records(
-    drawn: tuple[TradeBatch, list[Published]], chosen: set[str]
+    drawn: tuple[TradeBatch, list[PublishedTrade]], chosen: set[str]
 ) -> None:
     batch, trades = drawn
     chosen |= {trades[0].symbol}
@@ -84,7 +83,7 @@ def test_the_latest_of_each_symbol_is_the_last_one_of_it(drawn: Any, again: Any)
 
 
 @given(drawn=batches(), cut=st.integers(0, 12))
-def test_a_batch_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[Published]], cut: int) -> None:
+def test_a_batch_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, list[PublishedTrade]], cut: int) -> None:
     batch, _ = drawn
     whole = join_batches([batch.slice(0, cut), batch.slice(cut)])
     assert list(whole.records()) == list(batch.records())
@@ -92,7 +91,7 @@ def test_a_batch_that_was_cut_and_joined_is_the_same(drawn: tuple[TradeBatch, li
 
 def test_a_record_never_changes(tmp_path: object) -> None:
     record = next(
-        TradeBatch(records(encode(Published(1, "ABC", 1_250_000_000, 2, 3))), np.zeros(1, PLACE_DTYPE)).records()
+        TradeBatch(records(encode(PublishedTrade(1, "ABC", 1_250_000_000, 2, 3))), np.zeros(1, PLACE_DTYPE)).records()
     )
     with pytest.raises(AttributeError):
         record.price = 5  # type: ignore[misc]

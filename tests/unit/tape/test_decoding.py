@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 import unit.journal_values as values
 from fairtape.core.effects import FormationChange
 from fairtape.journal import JournalMessage, JournalReader
-from fairtape.market.trades import Trade as Published
-from fairtape.market.trades import encode
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import Delivery
@@ -94,7 +93,7 @@ def test_numbers_that_are_missing_are_a_gap(tmp_path: Path) -> None:
 
 def test_what_is_no_trade_is_a_message_among_trades(tmp_path: Path) -> None:
     """Some are too long, and one has the size of a trade and is none."""
-    first, second = encode(Published(1, "ABC", 1, 2, 3)), encode(Published(1, "DEF", 1, 2, 3))
+    first, second = encode(PublishedTrade(1, "ABC", 1, 2, 3)), encode(PublishedTrade(1, "DEF", 1, 2, 3))
     write(tmp_path, ordered(1, 1, [[first, b"note", second], [b"x" * 64, first]]))
     kinds = [(type(each).__name__, each.sequence) for each in decoded(tmp_path) if not isinstance(each, Gap)]
     assert kinds == [("Trade", 1), ("Message", 2), ("Trade", 3), ("Message", 4), ("Trade", 5)]

@@ -16,8 +16,7 @@ from fairtape.client.journal_feed import last_sales
 from fairtape.client.selection import Selection
 from fairtape.core.effects import Deliver, Ordered
 from fairtape.journal import JournalEntry, JournalReader
-from fairtape.market import notices
-from fairtape.market.notices import Cancel, Correction, Status
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice
 from fairtape.market.prices import ONE
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
@@ -121,9 +120,9 @@ def journal_of(folder: Path, *messages: SourceMessage) -> None:
 MESSAGES = (
     sold("A", 10),
     sold("A", 12),
-    notice_of(Cancel(2, "XNYS", "A", NOON + 5)),
-    notice_of(Correction(1, a_trade("A", 11, 50), NOON + 6)),
-    notice_of(notices.VenueStatus("XNYS", Status.HALTED, NOON + 7)),
+    notice_of(CancelNotice(2, "XNYS", "A", NOON + 5)),
+    notice_of(CorrectionNotice(1, a_trade("A", 11, 50), NOON + 6)),
+    notice_of(StatusNotice("XNYS", Status.HALTED, NOON + 7)),
     SourceMessage(NYSE, b"other"),
     sold("B", 7),
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairtape.market.notices import Status
 from fairtape.tape.records import Notice, Single
-from fairtape.tape.serialization import KINDS, BadBatch, notice_fields, parse_notice
+from fairtape.tape.serialization import KINDS, BadBatch, parse_record, record_fields
 
 wide = st.integers(0, (1 << 63) - 1)
 
@@ -36,7 +36,7 @@ def notices(draw: st.DrawFn) -> Single | Notice:
 
 @given(notices())
 def test_a_record_comes_back_from_its_object(record: Single | Notice) -> None:
-    assert parse_notice(notice_fields(record), 7) == record
+    assert parse_record(record_fields(record), 7) == record
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_record_comes_back_from_its_object(record: Single | Notice) -> None:
 )
 def test_an_object_that_is_no_record_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(BadBatch):
-        parse_notice(content, 7)
+        parse_record(content, 7)

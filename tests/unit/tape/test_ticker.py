@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.effects import Deliver, FormationChange, Ordered, Span
 from fairtape.core.instants import SECOND
-from fairtape.market.notices import Cancel, Correction, Status, VenueStatus
+from fairtape.market.notices import CancelNotice, CorrectionNotice, Status, StatusNotice
 from fairtape.market.prices import ONE
 from fairtape.market.trades import TRADE_SIZE, blank_trades
 from fairtape.tape.sales import NoticeRefusal
@@ -34,13 +34,13 @@ def ticker_of(*messages: SourceMessage) -> Ticker:
 
 
 def cancel(number: int, symbol: str = "ACME", *, source: int = NYSE) -> SourceMessage:
-    return notice_of(Cancel(number, VENUE_OF[source], symbol, NOON), source=source)
+    return notice_of(CancelNotice(number, VENUE_OF[source], symbol, NOON), source=source)
 
 
 def correct(
     number: int, symbol: str = "ACME", *, price: int = 11, quantity: int = 50, source: int = NYSE
 ) -> SourceMessage:
-    return notice_of(Correction(number, a_trade(symbol, price, quantity, source=source), NOON), source=source)
+    return notice_of(CorrectionNotice(number, a_trade(symbol, price, quantity, source=source), NOON), source=source)
 
 
 def state_of(ticker: Ticker, symbol: str = "ACME") -> tuple[int | None, int, int]:
@@ -129,13 +129,13 @@ def test_no_trade_is_revised_twice() -> None:
 def test_a_venue_is_halted_by_its_notice_and_silent_when_the_order_goes_on_without_it() -> None:
     ticker = Ticker(options=TickerOptions(silence_period=5 * SECOND))
     ticker.apply(token(1, [sold(), sold(source=LONDON)], at=NOON))
-    halt, resume = (notice_of(VenueStatus("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
+    halt, resume = (notice_of(StatusNotice("XNYS", status, NOON)) for status in (Status.HALTED, Status.OPEN))
     assert ticker.apply(token(3, [halt], at=NOON + SECOND)) == [VenueChange("XNYS", VenueState.HALTED, NOON + SECOND)]
     at = NOON + 7 * SECOND
     assert ticker.apply(token(4, [sold()], at=at))[1:] == [VenueChange("XLON", VenueState.SILENT, at)]
     assert ticker.apply(token(5, [resume], at=at)) == [VenueChange("XNYS", VenueState.OPEN, at)]
     assert ticker.apply(token(6, [sold(source=LONDON)], at=at))[1:] == [VenueChange("XLON", VenueState.OPEN, at)]
-    stranger = notice_of(VenueStatus("XNYS", Status.HALTED, NOON), source=LONDON)
+    stranger = notice_of(StatusNotice("XNYS", Status.HALTED, NOON), source=LONDON)
     assert ticker.apply(token(7, [stranger], at=at)) == [NoticeRefused(7, NoticeRefusal.FOREIGN)]
 
 
@@ -187,7 +187,7 @@ def test_every_table_has_its_limit() -> None:
     assert ticker.venues.unlisted == 1
     assert [sale.number for sale in ticker.sales.open_sales()] == [2, 4]
     assert ticker.apply(token(5, [cancel(1, "A")])) == [NoticeRefused(5, NoticeRefusal.UNKNOWN)]
-    assert ticker.apply(token(6, [notice_of(VenueStatus("XLON", Status.HALTED, NOON), source=LONDON)])) == [
+    assert ticker.apply(token(6, [notice_of(StatusNotice("XLON", Status.HALTED, NOON), source=LONDON)])) == [
         NoticeRefused(6, NoticeRefusal.CROWDED)
     ]
 

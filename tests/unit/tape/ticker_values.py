@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from fairtape.core.effects import Deliver, Ordered, Release, Span
 from fairtape.core.instants import MILLISECOND, SECOND
-from fairtape.market.notices import Notice, encode_notice
+from fairtape.market.notices import VenueNotice, encode_notice
 from fairtape.market.prices import ONE
-from fairtape.market.trades import Trade, encode
+from fairtape.market.trades import PublishedTrade, encode
 from fairtape.wire.blocks import pack_messages
 
 NOON = 1_767_225_600 * SECOND
@@ -28,11 +28,13 @@ def sold(
     return SourceMessage(source, encode(a_trade(symbol, price, quantity, source=source, at=at)))
 
 
-def a_trade(symbol: str = "ACME", price: int = 10, quantity: int = 100, *, source: int = NYSE, at: int = NOON) -> Trade:
-    return Trade(1 if source == NYSE else 2, symbol, price * ONE, quantity * ONE, at)
+def a_trade(
+    symbol: str = "ACME", price: int = 10, quantity: int = 100, *, source: int = NYSE, at: int = NOON
+) -> PublishedTrade:
+    return PublishedTrade(1 if source == NYSE else 2, symbol, price * ONE, quantity * ONE, at)
 
 
-def notice_of(notice: Notice, *, source: int = NYSE) -> SourceMessage:
+def notice_of(notice: VenueNotice, *, source: int = NYSE) -> SourceMessage:
     return SourceMessage(source, encode_notice(notice))
 
 

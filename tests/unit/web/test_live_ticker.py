@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.market.notices import Cancel, encode_notice
+from fairtape.market.notices import CancelNotice, encode_notice
 from fairtape.tape.sales import Sales
 from fairtape.web import live_ticker
 from fairtape.web.live_ticker import TAIL_ROWS_MAX, LiveTicker, Tail
@@ -109,7 +109,7 @@ def test_after_a_break_no_more_is_read_back_than_at_a_start(tmp_path: Path, monk
 def test_a_cancel_that_a_break_takes_out_of_the_order_counts_no_more(tmp_path: Path) -> None:
     world = WebWorld(tmp_path)
     world.site.release(8, per_token=1)
-    world.site.publish(encode_notice(Cancel(8, tape_values.trade(8).venue_name, "ABC", 1)))
+    world.site.publish(encode_notice(CancelNotice(8, tape_values.trade(8).venue_name, "ABC", 1)))
     world.run_rounds()
     assert numbers_of(world.broadcaster.ticker.sales.last_sales()) == [4, 5, 6, 7]
     world.site.truncate_and_break(token=8, following=9)

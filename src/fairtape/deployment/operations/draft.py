@@ -18,8 +18,7 @@ from fairtape.deployment.config.description import COMMIT_PASSES, FILE, TEMPORAR
 from fairtape.deployment.config.keys import write_keys
 from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.service.stripe_plans import StripePlanStore
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import DAY, Endpoint, StripePlan
+from fairtape.market.stripes import DAY, Endpoint, StripePlan, plan_by_rate
 from fairtape.market.symbols import VENUES, universe
 from fairtape.net.loopback import free_ports, random_groups
 from fairtape.net.transports import LOOPBACK, multicast_works

@@ -12,14 +12,14 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import JOURNALS
 from fairtape.journal.format import SUFFIX
 from fairtape.journal.reader import JournalReader
-from fairtape.market.notices import Cancel, Correction, notice_in
-from fairtape.market.trades import BadTrade, Trade, decode
+from fairtape.market.notices import CancelNotice, CorrectionNotice, notice_in
+from fairtape.market.trades import BadTrade, PublishedTrade, decode
 from fairtape.wire.frames import NodeId
 
 _REMEDY: Final = "name a trade by its number, as `fairtape listen` prints it"
 
 
-def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
+def trade_in(directory: Path, number: int) -> tuple[PublishedTrade, NodeId]:
     """The trade with this sequence number, and the source that published it. Raises `UserError`."""
     journals = list(_journals(directory))
     if not journals:
@@ -32,9 +32,9 @@ def trade_in(directory: Path, number: int) -> tuple[Trade, NodeId]:
     raise UserError(f"NUMBER is {number}, which the order has not reached; {_REMEDY}")
 
 
-def _trade(payload: bytes, number: int) -> Trade:
+def _trade(payload: bytes, number: int) -> PublishedTrade:
     """The trade in a message. A correction also is a trade, under its own number."""
-    if isinstance(notice := notice_in(payload), Correction):
+    if isinstance(notice := notice_in(payload), CorrectionNotice):
         return notice.trade
     try:
         return decode(payload)
@@ -46,9 +46,9 @@ def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None
     """Refuse a trade that was canceled, or corrected under another number."""
     for later in journal.messages(from_sequence=number + 1, ordered=True):
         notice = notice_in(later.payload) if later.source == source else None
-        if not isinstance(notice, Cancel | Correction) or notice.number != number:
+        if not isinstance(notice, CancelNotice | CorrectionNotice) or notice.number != number:
             continue
-        if isinstance(notice, Cancel):
+        if isinstance(notice, CancelNotice):
             raise UserError(f"NUMBER is {number}, a trade that number {later.sequence} has canceled; it is void")
         raise UserError(
             f"NUMBER is {number}, a trade that number {later.sequence} has corrected; it is known by that number now"

@@ -1,6 +1,6 @@
 """ITCH in the sessions of the edge: all trades of a token become the messages of their stripes at once, and back.
 
-The bytes are those of `fairtape.formats.itch.ticker.TickerItch`. The encoder is vectorized, because it runs when
+The bytes are those of `formats.itch.ticker_messages.TickerItch`. The encoder is vectorized, because it runs when
 releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
 field writes all their messages with their length prefixes, and a sort by stripe leaves each stripe's share as one byte
 string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed.
@@ -22,11 +22,10 @@ import numpy.typing as npt
 from fairtape.core.instants import Instant
 from fairtape.edge.protocol.sessions import SessionName
 from fairtape.formats.itch import messages as itch
-from fairtape.formats.itch.messages import TIMESTAMP_MAX
-from fairtape.formats.itch.ticker import WIDE, Listing, TickerItch, TickerReader, fits_directory
-from fairtape.formats.itch.trades import PRICE_UNIT
+from fairtape.formats.itch.messages import PRICE_UNIT, TIMESTAMP_MAX
+from fairtape.formats.itch.ticker_messages import WIDE, Listing, TickerItch, TickerReader, fits_directory
 from fairtape.market import trades as market
-from fairtape.market.notices import BadNotice, Cancel, Correction, VenueStatus, decode_notice
+from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, StatusNotice, decode_notice
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import StripePlan
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX
@@ -192,12 +191,12 @@ class ItchEncoder:
         except BadNotice:
             return None
         match notice:
-            case Cancel(wrong, venue, symbol, at):
+            case CancelNotice(wrong, venue, symbol, at):
                 messages = [self._writer.cancel(wrong, at=self._within_day(at), listing=Listing(symbol, venue))]
-            case Correction(wrong, trade, at):
+            case CorrectionNotice(wrong, trade, at):
                 symbol = trade.symbol
                 messages = [*self._writer.correct(wrong, at=self._within_day(at), number=number, trade=trade)]
-            case VenueStatus():
+            case StatusNotice():
                 return None
         return self._stripe_index(symbol.encode("ascii")), messages
 

@@ -96,7 +96,7 @@ _DECIMAL: Final = re.compile(rb"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")  # FIX has no e
 _V = TypeVar("_V")
 
 
-class Kind(Protocol[_V]):
+class FixKind(Protocol[_V]):
     """The type of a field."""
 
     wanted: str  # what a value must be
@@ -212,7 +212,7 @@ class FixField:
     """The tag and the type of an attribute."""
 
     tag: int
-    kind: Kind[Any]
+    kind: FixKind[Any]
 
 
 TEXT: Final = TextKind()
@@ -223,7 +223,7 @@ INSTANT: Final = InstantKind()
 FLAG: Final = FlagKind()
 
 
-class Described(Protocol):
+class TypedFixMessage(Protocol):
     """A FIX message: its type, and annotated fields."""
 
     MSG_TYPE: ClassVar[bytes]
@@ -237,11 +237,11 @@ class Attribute:
 
     name: str
     tag: int
-    kind: Kind[Any]
+    kind: FixKind[Any]
     required: bool
 
 
-_D = TypeVar("_D", bound=Described)
+_D = TypeVar("_D", bound=TypedFixMessage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from fairtape.formats.fixed_layout import U16, U32, U48, U64, Layout, Letter, Pr
 TIMESTAMP_MAX: Final = (1 << 48) - 1
 LOCATE_MAX: Final = (1 << 16) - 1
 STOCK_MAX: Final = 8  # characters of a symbol
+PRICE_UNIT: Final = 10**5  # of a Price4, in units of 1e-9
 
 
 class BadItch(FormatError):

@@ -102,7 +102,7 @@ def cancel_of(account: str, message: ouch.CancelOrder) -> Cancel:
 
 def rejected(token: str, cause: Cause | None, now: Instant) -> ouch.Outbound:
     """The rejection of an order that the gateway refused."""
-    return ouch.Rejected(now % DAY_PERIOD, token, OTHER if cause is None else _REASONS.get(cause, OTHER))
+    return ouch.OuchRejected(now % DAY_PERIOD, token, OTHER if cause is None else _REASONS.get(cause, OTHER))
 
 
 def message_of(event: OrderEvent) -> ouch.Outbound | None:
@@ -112,7 +112,7 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
         case EventKind.SEQUENCED:
             return ouch.Accepted(at, *_terms(event, event.quantity), _NO_WEIGHT)
         case EventKind.REPLACED:
-            return ouch.Replaced(at, *_terms(event, event.open), event.previous_id, _NO_WEIGHT)
+            return ouch.OuchReplaced(at, *_terms(event, event.open), event.previous_id, _NO_WEIGHT)
         case EventKind.FILLED:
             flag = "R" if event.took else "A"
             terms = (_shares(event.last_quantity), _price(event.last_price), flag, event.trade_id)
@@ -120,9 +120,9 @@ def message_of(event: OrderEvent) -> ouch.Outbound | None:
         case EventKind.VOIDED:
             return ouch.BrokenTrade(at, event.client_id, event.trade_id, "S")
         case EventKind.CANCELLED:
-            return ouch.Canceled(at, event.client_id, _shares(event.last_quantity), _cancel_reason(event))
+            return ouch.OuchCanceled(at, event.client_id, _shares(event.last_quantity), _cancel_reason(event))
         case EventKind.REJECTED if event.asked is RequestKind.ORDER and not event.stands:
-            return ouch.Rejected(at, event.client_id, OTHER)
+            return ouch.OuchRejected(at, event.client_id, OTHER)
         case EventKind.REJECTED if event.asked in (RequestKind.CANCEL, RequestKind.REPLACE):
             return ouch.CancelReject(at, event.previous_id)
     return None

@@ -3,8 +3,6 @@
 - `data_source`: the source and its readers over journals
 - `options`: its options
 - `partitions`: journals as partitions, and how far each can be read
-- `journal_scan`: entries of an offset range as columns
-- `rows`: these columns as Arrow batches
-- `payload_columns`: trades, notices and orders as columns
-- `replay_source`, `replay_client`: a replay port as a source, and the client of the port
+- `journal_rows`: the entries of an offset range as Arrow batches
+- `replay_source`: a replay port as a source, with the client of the port
 """

@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import REPLAYED, SCHEMAS, Arrow
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.journal_rows import batches, offset_ranges_batch
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import OffsetRange, Offsets, Partitions, offsets_from_json, offsets_to_json
-from fairtape.pipeline.source.replay_source import ReplayReader, ReplaySourceOptions, ReplayStreamReader
-from fairtape.pipeline.source.rows import batches, offset_ranges_batch
+from fairtape.pipeline.source.replay_source import ReplayBatchReader, ReplaySourceOptions, ReplayStreamReader
 
 FORMAT = "fairtape"
 
@@ -61,7 +61,7 @@ class TapeSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the columns are ours to say
         """For `spark.read`."""
         chosen = self._chosen
-        return ReplayReader(chosen) if isinstance(chosen, ReplaySourceOptions) else JournalReader(chosen)
+        return ReplayBatchReader(chosen) if isinstance(chosen, ReplaySourceOptions) else JournalBatchReader(chosen)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         """For `spark.readStream`."""
@@ -73,15 +73,15 @@ class TapeSource(DataSource):
         return JournalStreamReader(chosen)
 
     @property
-    def _chosen(self) -> Options | ReplaySourceOptions:
+    def _chosen(self) -> JournalSourceOptions | ReplaySourceOptions:
         is_replay = any(name.lower() == "replay" for name in self.options)
-        return ReplaySourceOptions.of(self.options) if is_replay else Options.of(self.options)
+        return ReplaySourceOptions.of(self.options) if is_replay else JournalSourceOptions.of(self.options)
 
 
-class JournalReader(DataSourceReader):
+class JournalBatchReader(DataSourceReader):
     """Everything that exists at the time of planning."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: JournalSourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -98,7 +98,7 @@ class JournalReader(DataSourceReader):
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Messages as they are released. On the driver one object follows the journals as long as the query runs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: JournalSourceOptions) -> None:
         self._options = options
         self._partitions: Partitions | None = None
 
@@ -141,7 +141,7 @@ def _offsets(kept: dict[str, Any] | str) -> Offsets:
     return offsets_from_json(json.loads(kept) if isinstance(kept, str) else kept)
 
 
-def _read(partition: InputPartition | None, options: Options) -> Iterator[Arrow]:
+def _read(partition: InputPartition | None, options: JournalSourceOptions) -> Iterator[Arrow]:
     if not isinstance(partition, Task):
         return  # without partitions Spark runs one task with None
     if options.rows == "offset_ranges":

@@ -1,4 +1,4 @@
-"""Options of the data source, parsed from the text that Spark passes. Each error is one sentence.
+"""Options of the data source over journals, parsed from the text that Spark passes. Each error is one sentence.
 
 Ranges, symbols, stripes and sites are options because pushing filters down into a Python source is not safe in Spark
 4.3.0: a relation that is used twice is read with the filters of its first use.
@@ -17,7 +17,7 @@ from fairtape.core.instants import MICROSECOND, Instant
 from fairtape.market.symbols import BadName, checked_symbol
 from fairtape.wire.frames import NODE_MAX, NUMBER_MAX, STRIPE_MAX
 
-Rows = Literal["messages", "trades", "offset_ranges"]
+RowKind = Literal["messages", "trades", "offset_ranges"]
 
 BATCH_ROWS_MAX: Final = 4_000_000  # of a micro-batch, unless `max_rows` says otherwise
 _WHOLE: Final = re.compile(r"-?[0-9]{1,30}")
@@ -27,11 +27,11 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class JournalSourceOptions:
     """What to read. By default all released messages."""
 
     journals: tuple[str, ...]
-    rows: Rows = "messages"
+    rows: RowKind = "messages"
     first: int = 1
     last: int | None = None
     since: Instant | None = None  # of the token
@@ -44,7 +44,7 @@ class Options:
     start: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # offsets as `offsets_to_json` writes them
 
     @classmethod
-    def of(cls, texts: Mapping[str, str]) -> "Options":
+    def of(cls, texts: Mapping[str, str]) -> "JournalSourceOptions":
         """The options that a user gave to Spark."""
         given = {name.lower(): text for name, text in texts.items()}
         if "journals" not in given:
@@ -148,8 +148,8 @@ def symbol_of(name: str, text: str) -> str:
 
 
 def _rows(name: str, text: str) -> str:
-    if text not in get_args(Rows):
-        raise UserError(f"{name} is {text!r}; it must be one of {', '.join(get_args(Rows))}")
+    if text not in get_args(RowKind):
+        raise UserError(f"{name} is {text!r}; it must be one of {', '.join(get_args(RowKind))}")
     return text
 
 

@@ -21,7 +21,7 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import Damaged, JournalReader
 from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, RecordScanner, Segment
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.options import JournalSourceOptions
 
 OFFSET_RANGE_ROWS_MAX: Final = 1 << 20  # of one task, without the rest of its last token: a second or two of work
 TASK_RANGES_MAX: Final = 256
@@ -102,7 +102,7 @@ class OffsetRange:
         return Place(Path(self.segment), self.offset, self.sequence, self.previous)
 
 
-class Partition:
+class JournalPartition:
     """One journal, as the driver plans to read it."""
 
     def __init__(self, directory: Path, name: PartitionName) -> None:
@@ -231,13 +231,13 @@ class Partition:
 class Partitions:
     """All partitions that a job reads. Every call of `partitions` also finds journals that are new."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: JournalSourceOptions) -> None:
         self._options = options
-        self._partitions: dict[PartitionName, Partition] = {}
+        self._partitions: dict[PartitionName, JournalPartition] = {}
         self._known: set[Path] = set()
         self._target: dict[PartitionName, int] | None = None
 
-    def partitions(self) -> dict[PartitionName, Partition]:
+    def partitions(self) -> dict[PartitionName, JournalPartition]:
         """All that exist now, in the order of their names."""
         for directory in directories(self._options.journals):
             if directory not in self._known:
@@ -282,7 +282,7 @@ class Partitions:
         ]
         return list(_bundled(offset_ranges))
 
-    def _advance(self, partition: Partition, begin: Offset, end: int, rows_max: int | None) -> Offset:
+    def _advance(self, partition: JournalPartition, begin: Offset, end: int, rows_max: int | None) -> Offset:
         if end <= begin.next:
             partition.check(begin)
             return begin
@@ -291,19 +291,19 @@ class Partitions:
         last = self._options.last
         return Offset(end) if last is not None and end == last + 1 else partition.token_offset(end, above=end)
 
-    def _begin(self, partition: Partition) -> Offset:
+    def _begin(self, partition: JournalPartition) -> Offset:
         if (kept := self._options.start.get(str(partition.name))) is not None:
             return Offset(int(kept["next"]), str(kept["digest"]))
         first = max(self._options.first, partition.first)
         return Offset(first if self._options.since is None else max(first, partition.since(self._options.since)))
 
-    def _end(self, partition: Partition) -> int:
+    def _end(self, partition: JournalPartition) -> int:
         end = partition.ordered_end() if self._options.ordered else partition.released_end()
         if self._options.until is not None:
             end = min(end, partition.ends_before(self._options.until))
         return end if self._options.last is None else min(end, self._options.last + 1)
 
-    def _partition_of(self, found: Mapping[PartitionName, Partition], name: PartitionName) -> Partition:
+    def _partition_of(self, found: Mapping[PartitionName, JournalPartition], name: PartitionName) -> JournalPartition:
         if name not in found:
             raise UserError(
                 f"journals {', '.join(self._options.journals)} hold no stripe {name.stripe} of site {name.site}, which "
@@ -320,10 +320,10 @@ class Partitions:
         if not self._options.wants(name.stripe, name.site):
             return
         if name in self._partitions:
-            raise both_of(name.owner, self._partitions[name].directory, directory)
+            raise duplicate_partition(name.owner, self._partitions[name].directory, directory)
         if len(self._partitions) == PARTITIONS_MAX:
             raise UserError(f"journals name more than {PARTITIONS_MAX:,} directories; choose some by sites or stripes")
-        self._partitions[name] = Partition(directory, name)
+        self._partitions[name] = JournalPartition(directory, name)
         self._partitions = dict(sorted(self._partitions.items()))
 
 
@@ -340,7 +340,7 @@ def directories(journals: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(path.absolute() for path in found))
 
 
-def both_of(owner: Owner, one: Path, other: Path) -> UserError:
+def duplicate_partition(owner: Owner, one: Path, other: Path) -> UserError:
     """The error for two directories that hold the same partition."""
     return UserError(
         f"journals {str(one)!r} and {str(other)!r} are both of stripe {owner.stripe} and site {owner.site}; "

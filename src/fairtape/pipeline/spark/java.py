@@ -127,7 +127,7 @@ _CLASSES_SILENT: Final = ("-Xshare:auto", *_SILENT)
 
 _TRAINING_PROGRAM: Final = """
 from pyspark import SparkContext
-from fairtape.pipeline.spark.session import spark_session
+from fairtape.pipeline.spark.spark_session import spark_session
 spark = spark_session("local[1]")
 spark.range(1000).selectExpr("id % 7 AS k", "id").createOrReplaceTempView("t")
 spark.sql("SELECT k, count(*), sum(id), max(id) FROM t GROUP BY k ORDER BY k").collect()

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.pipeline.stripes.limits import Counts, Indices, Shares, Windows
+from fairtape.pipeline.stripes.overrun_risk import Counts, Indices, Shares, Windows
 
 SESSION_PERIOD: Final = 23_400 * SECOND  # 9:30 to 16:00
 SHARES_PER_MESSAGE: Final = 200  # the mean size of a trade in 2016

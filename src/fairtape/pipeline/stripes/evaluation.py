@@ -6,7 +6,7 @@ and how many stripes a customer must receive for a portfolio of stocks that move
 a bound of one in ten thousand cannot be seen from a few thousand windows.
 
 The other methods are alphabetical ranges with equal rates, as real tapes had them, and the naive planner of
-`fairtape.market.stripe_planning`, which uses rates alone. Each is evaluated twice: with as many stripes as the packing,
+`fairtape.market.stripes`, which uses rates alone. Each is evaluated twice: with as many stripes as the packing,
 and with as many as it needs to keep the bound on the history that the packing was made from.
 """
 
@@ -16,9 +16,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from fairtape.market.stripe_planning import plan_by_rate
-from fairtape.market.stripes import STRIPES_MAX
-from fairtape.pipeline.stripes.limits import Indices, Limit, Shares, chances
+from fairtape.market.stripes import STRIPES_MAX, plan_by_rate
+from fairtape.pipeline.stripes.overrun_risk import Indices, Limit, Shares, chances
 from fairtape.pipeline.stripes.packing import Likeness
 
 PORTFOLIOS: Final = 2_000

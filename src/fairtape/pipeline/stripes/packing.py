@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fairtape.pipeline.stripes.limits import Indices, Limit, Shares
+from fairtape.pipeline.stripes.overrun_risk import Indices, Limit, Shares
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 

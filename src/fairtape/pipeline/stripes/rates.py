@@ -25,9 +25,9 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration
 from fairtape.market.stripes import DAY
 from fairtape.market.symbols import SYMBOL_MAX
-from fairtape.pipeline.source.rows import Arrow
-from fairtape.pipeline.spark.file_paths import escaped_path, read_parquet
-from fairtape.pipeline.stripes.limits import BadHistory, Indices, Shares, Windows
+from fairtape.pipeline.schemas import Arrow
+from fairtape.pipeline.spark.spark_session import escaped_path, read_parquet
+from fairtape.pipeline.stripes.overrun_risk import BadHistory, Indices, Shares, Windows
 from fairtape.pipeline.stripes.packing import Likeness
 from fairtape.storage.trade_files import COLUMN_NAMES
 

@@ -19,12 +19,11 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from fairtape.core.instants import SECOND, Duration, Instant
-from fairtape.formats.itch.ticker import MPID_MAX
-from fairtape.market.stripe_planning import BASE
-from fairtape.market.stripes import LISTINGS_MAX, CoreStripe, EdgeStripe, Endpoint, StripePlan, following_address
+from fairtape.formats.itch.ticker_messages import MPID_MAX
+from fairtape.market.stripes import BASE, LISTINGS_MAX, CoreStripe, EdgeStripe, Endpoint, StripePlan, following_address
 from fairtape.pipeline.stripes.burst_model import FINE_PERIOD, SHARES_PER_MESSAGE, drawn_windows, expected_windows
 from fairtape.pipeline.stripes.evaluation import PlanEvaluator, PlanResult, compare, portfolios
-from fairtape.pipeline.stripes.limits import Indices, Limit, Shares, Windows, needs
+from fairtape.pipeline.stripes.overrun_risk import Indices, Limit, Shares, Windows, needs
 from fairtape.pipeline.stripes.packing import Likeness, Packing, pack, repack
 from fairtape.pipeline.stripes.rates import (
     Days,

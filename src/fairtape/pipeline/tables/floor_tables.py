@@ -39,7 +39,7 @@ PAYLOAD_MAX: Final = 1 << 10  # bytes: no request to a floor is longer, so longe
 BATCH_ROWS: Final = 4_096
 
 Row: TypeAlias = dict[str, Any]
-Rows: TypeAlias = Callable[[list[FloorOutput], Row], Iterator[Row]]
+RowMaker: TypeAlias = Callable[[list[FloorOutput], Row], Iterator[Row]]
 
 _COLUMNS: Final = (
     "stripe", "formation", "token", "sequence", "kind", "source", "incarnation", "source_number",
@@ -57,7 +57,7 @@ def executions(order: DataFrame, orders: DataFrame) -> DataFrame:
     return _replayed(order, orders, "executions", _execution_rows)
 
 
-def _replayed(order: DataFrame, orders: DataFrame, table: str, rows: Rows) -> DataFrame:
+def _replayed(order: DataFrame, orders: DataFrame, table: str, rows: RowMaker) -> DataFrame:
     floors = order.join(F.broadcast(orders.select("stripe").distinct()), "stripe", "left_semi")
     short = F.when(F.length("payload") <= PAYLOAD_MAX, F.col("payload")).alias("payload")
     turns = (~F.col("kind").isin(FORMATION, BREAK)).cast("int")
@@ -66,7 +66,7 @@ def _replayed(order: DataFrame, orders: DataFrame, table: str, rows: Rows) -> Da
     return in_order.mapInArrow(_replay(table, rows), from_arrow_schema(TABLES[table].schema))
 
 
-def _replay(table: str, rows: Rows) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
+def _replay(table: str, rows: RowMaker) -> Callable[[Iterator[Arrow]], Iterator[Arrow]]:
     schema = TABLES[table].schema
 
     def replay(batches: Iterator[Arrow]) -> Iterator[Arrow]:

@@ -33,14 +33,12 @@ from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.partitions import Offsets, PartitionName
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
-from fairtape.pipeline.spark.file_paths import read_parquet
-from fairtape.pipeline.tables import fairness_tables as fair
+from fairtape.pipeline.spark.spark_session import read_parquet
 from fairtape.pipeline.tables import floor_tables as floor
-from fairtape.pipeline.tables import link_tables as link
 from fairtape.pipeline.tables import market_tables as market
 from fairtape.pipeline.tables import order_tables as order
-from fairtape.pipeline.tables.ingest import ingest_journals, stream_journals
-from fairtape.pipeline.tables.trace_ingest import ingest_traces
+from fairtape.pipeline.tables import ring_tables as ring
+from fairtape.pipeline.tables.ingest import ingest_journals, ingest_traces, stream_journals
 from fairtape.storage.trace_files import TRACES
 
 RAW: Final = "deliveries"
@@ -53,7 +51,7 @@ FILES_MAX: Final = 256  # of an incremental table: beyond it small files are com
 _table_workers: Final = ThreadPoolExecutor(TABLE_WORKERS, thread_name_prefix="table")
 """Shared by all runs: Spark keeps threads and a connection for every thread that ever called it."""
 
-Span: TypeAlias = tuple[int, int]  # the first number, and the one after the last
+NumberRange: TypeAlias = tuple[int, int]  # the first number, and the one after the last
 
 _PARTITIONS_DDL: Final = "stripe INT, site LONG, begin LONG, behind LONG"
 _ORDER_DDL: Final = "stripe INT, begin LONG, behind LONG"
@@ -237,7 +235,7 @@ class _Sources:
 
     @property
     def token_portals(self) -> DataFrame:
-        return fair.token_portals(self.order, self["formations"])
+        return ring.token_portals(self.order, self["formations"])
 
 
 class _NewRows(_Sources):
@@ -272,28 +270,28 @@ RECIPES: Final[Recipes] = {
     "vwap": lambda of: market.vwap(of["sales"]),
     "last_sales": lambda of: market.last_sales(of["sales"]),
     "volumes": lambda of: market.volumes(of["sales"]),
-    "releases": lambda of: fair.releases(of[RAW]),
-    "spreads": lambda of: fair.spreads(of["releases"]),
-    "spread_distribution": lambda of: fair.spread_distribution(of["spreads"]),
-    "latency": lambda of: fair.latency(of.entered, of["releases"]),
-    "hold": lambda of: fair.hold(of["releases"]),
-    "lateness": lambda of: fair.lateness(of["releases"]),
-    "pairs": lambda of: fair.pairs(of.entered),
-    "clocks": lambda of: fair.clocks(of["releases"]),
-    "formations": lambda of: fair.formations(of[RAW]),
-    "portals": lambda of: fair.portals(of.token_portals),
-    "delays": lambda of: fair.delays(of.entered, of.token_portals),
-    "outages": lambda of: fair.outages(of["formations"], of["spreads"]),
-    "fairness": lambda of: fair.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
+    "releases": lambda of: ring.releases(of[RAW]),
+    "spreads": lambda of: ring.spreads(of["releases"]),
+    "spread_distribution": lambda of: ring.spread_distribution(of["spreads"]),
+    "latency": lambda of: ring.latency(of.entered, of["releases"]),
+    "hold": lambda of: ring.hold(of["releases"]),
+    "lateness": lambda of: ring.lateness(of["releases"]),
+    "pairs": lambda of: ring.pairs(of.entered),
+    "clocks": lambda of: ring.clocks(of["releases"]),
+    "formations": lambda of: ring.formations(of[RAW]),
+    "portals": lambda of: ring.portals(of.token_portals),
+    "delays": lambda of: ring.delays(of.entered, of.token_portals),
+    "outages": lambda of: ring.outages(of["formations"], of["spreads"]),
+    "fairness": lambda of: ring.fairness(of["spreads"], of["lateness"], of["pairs"], of.entered, of["portals"]),
 }
 """How each table is made. A table comes after those that it is made of."""
 
 TRACE_RECIPES: Final[Recipes] = {
-    "links": lambda of: link.links(of[TRACES]),
-    "source_links": lambda of: link.source_links(of[TRACES]),
-    "token_losses": lambda of: link.token_losses(of[TRACES]),
-    "retries": lambda of: link.retries(of[TRACES]),
-    "requests": lambda of: link.requests(of[TRACES]),
+    "links": lambda of: ring.links(of[TRACES]),
+    "source_links": lambda of: ring.source_links(of[TRACES]),
+    "token_losses": lambda of: ring.token_losses(of[TRACES]),
+    "retries": lambda of: ring.retries(of[TRACES]),
+    "requests": lambda of: ring.requests(of[TRACES]),
 }
 """The same for tables that are made of traces."""
 
@@ -306,15 +304,15 @@ def is_continuation(before: Offsets, now: Offsets) -> bool:
     return all(name in now and (offset == now[name] or offset.next < now[name].next) for name, offset in before.items())
 
 
-def new_in_partitions(before: Offsets, now: Offsets) -> dict[PartitionName, Span]:
+def new_in_partitions(before: Offsets, now: Offsets) -> dict[PartitionName, NumberRange]:
     """The numbers that each partition gained."""
-    spans = {name: (before[name].next if name in before else 0, offset.next) for name, offset in now.items()}
-    return {name: span for name, span in spans.items() if span[0] < span[1]}
+    ranges = {name: (before[name].next if name in before else 0, offset.next) for name, offset in now.items()}
+    return {name: span for name, span in ranges.items() if span[0] < span[1]}
 
 
-def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, int]) -> dict[int, list[Span]]:
-    """By stripe: the numbers that some partition gained and none had before, as separate spans."""
-    found: dict[int, list[Span]] = {}
+def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, int]) -> dict[int, list[NumberRange]]:
+    """By stripe: the numbers that some partition gained and none had before, as separate ranges."""
+    found: dict[int, list[NumberRange]] = {}
     for stripe in sorted({name.stripe for name in now}):
         held = _joined(
             (firsts.get(name, offset.next), offset.next) for name, offset in before.items() if name.stripe == stripe
@@ -325,10 +323,10 @@ def new_in_order(before: Offsets, now: Offsets, firsts: Mapping[PartitionName, i
     return found
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    """The union of spans, as ascending spans that do not touch."""
-    joined: list[Span] = []
-    for begin, end in sorted(spans):
+def _joined(ranges: Iterable[NumberRange]) -> list[NumberRange]:
+    """The union of ranges, as ascending ranges that do not touch."""
+    joined: list[NumberRange] = []
+    for begin, end in sorted(ranges):
         if joined and begin <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
@@ -336,10 +334,10 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-def _without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
-    """The numbers of the first spans that are in none of the others; both ascend."""
+def _without(ranges: Iterable[NumberRange], others: Iterable[NumberRange]) -> Iterator[NumberRange]:
+    """The numbers of the first ranges that are in none of the others; both ascend."""
     others = list(others)
-    for begin, end in spans:
+    for begin, end in ranges:
         for other_begin, other_end in others:
             if begin < other_begin < end:
                 yield begin, other_begin
@@ -349,23 +347,25 @@ def _without(spans: Iterable[Span], others: Iterable[Span]) -> Iterator[Span]:
             yield begin, end
 
 
-def partition_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[PartitionName, Span]) -> DataFrame:
-    """The deliveries in these spans of partitions. Files that end before all of them are not opened."""
-    rows = [(name.stripe, name.site, *span) for name, span in spans.items()]
+def partition_rows(
+    spark: SparkSession, deliveries: DataFrame, ranges: Mapping[PartitionName, NumberRange]
+) -> DataFrame:
+    """The deliveries in these ranges of partitions. Files that end before all of them are not opened."""
+    rows = [(name.stripe, name.site, *span) for name, span in ranges.items()]
     return _chosen(deliveries, spark.createDataFrame(rows, _PARTITIONS_DDL), ["stripe", "site"], rows)
 
 
-def order_rows(spark: SparkSession, deliveries: DataFrame, spans: Mapping[int, list[Span]]) -> DataFrame:
+def order_rows(spark: SparkSession, deliveries: DataFrame, ranges: Mapping[int, list[NumberRange]]) -> DataFrame:
     """The deliveries with these numbers, of all sites."""
-    rows = [(stripe, *span) for stripe, of_stripe in spans.items() for span in of_stripe]
+    rows = [(stripe, *span) for stripe, of_stripe in ranges.items() for span in of_stripe]
     return _chosen(deliveries, spark.createDataFrame(rows, _ORDER_DDL), ["stripe"], rows)
 
 
-def _chosen(deliveries: DataFrame, spans: DataFrame, keys: list[str], rows: Sequence[tuple[int, ...]]) -> DataFrame:
+def _chosen(deliveries: DataFrame, ranges: DataFrame, keys: list[str], rows: Sequence[tuple[int, ...]]) -> DataFrame:
     least = min((row[-2] for row in rows), default=0)
     within = (F.col("sequence") >= F.col("begin")) & (F.col("sequence") < F.col("behind"))
     recent = deliveries.where(F.col("sequence") >= least)
-    return recent.join(F.broadcast(spans), keys).where(within).drop("begin", "behind")
+    return recent.join(F.broadcast(ranges), keys).where(within).drop("begin", "behind")
 
 
 def folder_of(folder: Path | str, name: str) -> DeltaFolder:

@@ -1,4 +1,7 @@
-"""The order and its contents: trades, notices, orders, and the distributions that other tables use.
+"""The order and its contents: trades, notices and orders.
+
+Trades are decoded as arrays, notices and orders one by one with their codecs. Other payloads are skipped: a ring
+carries whatever its sources send.
 
 All modules of tables are functions from DataFrame to DataFrame without side effects. Time and money are integers
 throughout (nanoseconds, billionths), so results are exact and equal on every cluster. `fairtape.pipeline.schemas` has
@@ -6,19 +9,41 @@ the meaning of each column.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.exchange.orders import CANCEL_KIND as CANCEL_ORDER_KIND
-from fairtape.exchange.orders import NEW_ORDER_KIND, REPLACE_KIND
-from fairtape.market.notices import CANCEL_KIND, CORRECTION_KIND, STATUS_KIND
+from fairtape.exchange.orders import (
+    CANCEL_KIND,
+    NEW_ORDER_KIND,
+    REPLACE_KIND,
+    BadOrder,
+    Cancel,
+    NewOrder,
+    Replace,
+)
+from fairtape.exchange.orders import decode as decode_order
+from fairtape.formats.byte_columns import Values
+from fairtape.market.notices import (
+    CANCEL_NOTICE_KIND,
+    CORRECTION_NOTICE_KIND,
+    STATUS_NOTICE_KIND,
+    BadNotice,
+    CancelNotice,
+    CorrectionNotice,
+    StatusNotice,
+    VenueNotice,
+    decode_notice,
+)
 from fairtape.market.trades import TRADE_KIND, TRADE_SIZE
-from fairtape.pipeline.schemas import MESSAGE, PERCENTILES, TABLES, Arrow
-from fairtape.pipeline.source.payload_columns import notices_of, orders_of, trades_of
+from fairtape.pipeline.schemas import MESSAGE, TABLES, Arrow
+from fairtape.pipeline.source.journal_rows import trade_columns, valid_trades
 
-_ONCE = ("stripe", "sequence", "token", "source", "acknowledged_at_ns", "commit_at_ns")
+_PLACE: Final = ("stripe", "sequence", "token", "source", "acknowledged_at_ns", "commit_at_ns")
 
 
 def one_order(deliveries: DataFrame, part: DataFrame | None = None) -> DataFrame:
@@ -42,17 +67,17 @@ def one_order(deliveries: DataFrame, part: DataFrame | None = None) -> DataFrame
 def trades(order: DataFrame) -> DataFrame:
     """Messages that are trades."""
     sized = order.where(F.length("payload") == TRADE_SIZE)
-    return _decoded(sized, (TRADE_KIND,), trades_of, "trades")
+    return _decoded(sized, (TRADE_KIND,), _trades_of, "trades")
 
 
 def notices(order: DataFrame) -> DataFrame:
     """Messages that are notices of venues."""
-    return _decoded(order, (CANCEL_KIND, CORRECTION_KIND, STATUS_KIND), notices_of, "notices")
+    return _decoded(order, (CANCEL_NOTICE_KIND, CORRECTION_NOTICE_KIND, STATUS_NOTICE_KIND), _notices_of, "notices")
 
 
 def orders(order: DataFrame) -> DataFrame:
     """Messages that are requests to a trading floor."""
-    return _decoded(order, (NEW_ORDER_KIND, CANCEL_ORDER_KIND, REPLACE_KIND), orders_of, "orders")
+    return _decoded(order, (NEW_ORDER_KIND, CANCEL_KIND, REPLACE_KIND), _orders_of, "orders")
 
 
 def _decoded(
@@ -60,8 +85,108 @@ def _decoded(
 ) -> DataFrame:
     """Decode payloads of these kinds; others, known by their first byte, do not leave the JVM."""
     begins = F.substring("payload", 1, 1).isin([bytearray([kind]) for kind in kinds])
-    chosen = order.where((F.col("kind") == MESSAGE) & begins).select(*_ONCE, "payload")
+    chosen = order.where((F.col("kind") == MESSAGE) & begins).select(*_PLACE, "payload")
     return chosen.mapInArrow(decode, from_arrow_schema(TABLES[table].schema))
+
+
+def _trades_of(batches: Iterator[Arrow]) -> Iterator[Arrow]:
+    """Rows of `trades` from messages that have the size of one."""
+    schema = TABLES["trades"].schema
+    for batch in batches:
+        octets = _joined(batch.column("payload"))
+        found, trades = valid_trades(octets)
+        kept = batch if found.all() else batch.filter(pa.array(found))
+        columns = {name: kept.column(name) for name in _PLACE} | trade_columns(trades)
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _notices_of(batches: Iterator[Arrow]) -> Iterator[Arrow]:
+    """Rows of `notices`."""
+    for batch in batches:
+        yield _rows("notices", batch, _notice_fields)
+
+
+def _orders_of(batches: Iterator[Arrow]) -> Iterator[Arrow]:
+    """Rows of `orders`."""
+    for batch in batches:
+        yield _rows("orders", batch, _order_fields)
+
+
+def _rows(table: str, batch: Arrow, read: Any) -> Arrow:
+    places = batch.select(list(_PLACE)).to_pylist()
+    fields = map(read, batch.column("payload").to_pylist())
+    rows = [place | found for place, found in zip(places, fields, strict=True) if found is not None]
+    return pa.RecordBatch.from_pylist(rows, schema=TABLES[table].schema)
+
+
+def _notice_fields(payload: bytes) -> dict[str, Any] | None:
+    try:
+        notice: VenueNotice = decode_notice(payload)
+    except BadNotice:
+        return None
+    match notice:
+        case CancelNotice(number, venue, symbol, at):
+            return {"kind": "cancel", "venue": venue, "symbol": symbol, "number": number, "noticed_at_ns": at}
+        case CorrectionNotice(number, trade, at):
+            return {
+                "kind": "correction",
+                "venue": trade.venue_name,
+                "symbol": trade.symbol,
+                "number": number,
+                "price": trade.price,
+                "quantity": trade.quantity,
+                "traded_at_ns": trade.traded_at,
+                "noticed_at_ns": at,
+            }
+        case StatusNotice(venue, status, since):
+            return {"kind": status.name.lower(), "venue": venue, "noticed_at_ns": since}
+
+
+def _order_fields(payload: bytes) -> dict[str, Any] | None:
+    try:
+        request = decode_order(payload)
+    except BadOrder:
+        return None
+    match request:
+        case NewOrder():
+            names = ("side", "order_type", "time_in_force", "self_trade")
+            choices = {name: getattr(request, name).name.lower() for name in names}
+            amounts = {
+                name: getattr(request, name) for name in ("symbol", "post_only", "quantity", "price", "stop_price")
+            }
+            return _request("new", request, request.client_id) | choices | amounts
+        case Cancel():
+            return _request("cancel", request, request.order_id) | {"order_id": request.order_id}
+        case Replace():
+            amounts = {name: getattr(request, name) for name in ("order_id", "quantity", "price")}
+            return _request("replace", request, request.client_id) | amounts
+        case _:
+            return None
+
+
+def _request(kind: str, request: NewOrder | Cancel | Replace, client_id: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "gateway": request.gateway,
+        "gateway_number": _signed(request.gateway_number),
+        "account": request.account,
+        "client_id": client_id,
+        "entered_at_ns": request.entered_at,
+    }
+
+
+def _signed(number: int) -> int:
+    """64 bits as a BIGINT: negative values stand for 2^63 and more."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _joined(payloads: Arrow) -> Values:
+    """The bytes of payloads of one size, concatenated, without a copy."""
+    _, offsets, octets = payloads.buffers()
+    if octets is None:
+        return np.empty(0, np.uint8)
+    first = np.frombuffer(offsets, np.int32)[payloads.offset]
+    return np.frombuffer(octets, np.uint8)[first : first + len(payloads) * TRADE_SIZE]
 
 
 def entered(trades: DataFrame, orders: DataFrame) -> DataFrame:
@@ -69,23 +194,3 @@ def entered(trades: DataFrame, orders: DataFrame) -> DataFrame:
     place = ("stripe", "sequence", "token", "source", "acknowledged_at_ns")
     traded = trades.select(*place, F.col("traded_at_ns").alias("entered_at_ns"))
     return traded.unionByName(orders.select(*place, "entered_at_ns"))
-
-
-def distribution(frame: DataFrame, keys: tuple[str, ...], value: Column, weight: Column | None = None) -> DataFrame:
-    """Count, minimum, percentiles and maximum of a value by these keys, weighted.
-
-    The nearest rank is exact: of n values, p99 is the least that at least 99 of each 100 are not above.
-    """
-    rows = frame.select(
-        *keys, value.alias("value"), (F.lit(1) if weight is None else weight).cast("long").alias("weight")
-    )
-    up_to = Window.partitionBy(*keys).orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ranked = rows.withColumn("rank", F.sum("weight").over(up_to)).withColumn(
-        "total", F.sum("weight").over(Window.partitionBy(*keys))
-    )
-    shares = [
-        F.min(F.when(F.col("rank") * 10_000 >= F.col("total") * share, F.col("value"))).alias(name)
-        for name, share in PERCENTILES.items()
-    ]
-    bounds = F.sum("weight").alias("count"), F.min("value").alias("least")
-    return ranked.groupBy(*keys).agg(*bounds, *shares, F.max("value").alias("most"))

@@ -5,7 +5,7 @@
 `EtcdAccess` holds the certificates and the user. A `FormationStore` blocks; a driver uses a `StoreThread`, which does
 not.
 
-- `store`: the interface of a store, and `StoreThread`
+- `formation_store`: the interface of a store, and `StoreThread`
 - `sqlite`, `etcd`: the two stores
 - `etcd_http`: an HTTP client of etcd's JSON gateway
 """
@@ -16,8 +16,8 @@ from fairtape.core.errors import UserError
 from fairtape.core.formation_log import ENTRIES_MAX
 from fairtape.storage.formation_stores.etcd import EtcdStore
 from fairtape.storage.formation_stores.etcd_http import OPEN, EtcdAccess, endpoints_of
+from fairtape.storage.formation_stores.formation_store import REQUESTS_MAX, TIMEOUT, FormationStore, StoreThread
 from fairtape.storage.formation_stores.sqlite import SqliteStore
-from fairtape.storage.formation_stores.store import REQUESTS_MAX, TIMEOUT, FormationStore, StoreThread
 
 __all__ = [
     "ENTRIES_MAX",

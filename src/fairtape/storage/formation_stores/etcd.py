@@ -43,7 +43,7 @@ from fairtape.storage.formation_stores.etcd_http import (
     Json,
     Unreachable,
 )
-from fairtape.storage.formation_stores.store import TIMEOUT, numbers_continue
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_continue
 
 RECORD_TRIES_MAX: Final = 8  # another attempt means that another server wrote in the meantime
 

@@ -26,6 +26,20 @@ from fairtape.core.addresses import find_address
 from fairtape.core.errors import UserError
 
 PASSWORD_MAX: Final = 1_024  # bytes
+ENDPOINTS_MAX: Final = 16
+RESPONSE_SIZE_MAX: Final = 64 << 20
+
+_TXN: Final = "/v3/kv/txn"  # the same since etcd 3.4
+_LOGIN: Final = "/v3/auth/authenticate"
+_SCHEMES: Final = {"http://": False, "https://": True}
+_REJECTED: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_NO_LOGIN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)  # the token has expired, or the user is unknown
+NO_ANSWER: Final = "no etcd answers; start one there, version 3.4 or newer, or correct http or https in store.url"
+
+BAD_ANSWER: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Raised by reading an unexpected answer: another program may listen at etcd's port."""
+
+Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,22 +101,6 @@ def _unusable(field: str, path: Path | None, error: Exception, wanted: str) -> U
     why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
     why = getattr(error, "reason", None) or why
     return UserError(f"store.{field} is {str(path)!r}, which cannot be used ({why}); name a file with {wanted}")
-
-
-ENDPOINTS_MAX: Final = 16
-RESPONSE_SIZE_MAX: Final = 64 << 20
-
-_TXN: Final = "/v3/kv/txn"  # the same since etcd 3.4
-_LOGIN: Final = "/v3/auth/authenticate"
-_SCHEMES: Final = {"http://": False, "https://": True}
-_REJECTED: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-_NO_LOGIN: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)  # the token has expired, or the user is unknown
-NO_ANSWER: Final = "no etcd answers; start one there, version 3.4 or newer, or correct http or https in store.url"
-
-BAD_ANSWER: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Raised by reading an unexpected answer: another program may listen at etcd's port."""
-
-Json: TypeAlias = Mapping[str, Any]
 
 
 class EtcdEndpoint(NamedTuple):

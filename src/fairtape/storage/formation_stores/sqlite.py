@@ -28,7 +28,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.store import TIMEOUT, numbers_continue
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_continue
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
 VERSION: Final = 1

@@ -16,12 +16,12 @@ import pipeline.report_values as values
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND
 from fairtape.market.prices import ONE
+from fairtape.pipeline.report.fairness_report import make_report
 from fairtape.pipeline.report.html_page import HtmlTable, Page, PageVerdict, Section
 from fairtape.pipeline.report.plots import (
     BarPlot,
     LinePlot,
 )
-from fairtape.pipeline.report.report import make_report
 from fairtape.pipeline.report.sections import Names, failover_section, volume_section
 
 if TYPE_CHECKING:

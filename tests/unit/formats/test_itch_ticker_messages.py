@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fairtape.core.errors import FormatError
 from fairtape.formats.itch import messages as itch
 from fairtape.formats.itch.messages import BadItch
-from fairtape.formats.itch.ticker import (
+from fairtape.formats.itch.ticker_messages import (
     WIDE_SIZE,
     CanceledPrint,
     Listing,
@@ -21,12 +21,12 @@ from fairtape.formats.itch.ticker import (
     fits_directory,
 )
 from fairtape.market.prices import ONE
-from fairtape.market.trades import Trade, TradeFlag
+from fairtape.market.trades import PublishedTrade, TradeFlag
 from unit.formats.itch_values import messages, mutated
 from unit.formats.trade_values import MIDNIGHT, as_records, trades
 
 LISTINGS = (Listing("AAPL", "XNYS"), Listing("AAPL", "XLON"), Listing("MSFT", ""), Listing("BRK.B", "MINE"))
-TRADE = Trade(1, "AAPL", 189_500_000_000, 100 * ONE, MIDNIGHT + 34_200_000_000_123, 77, TradeFlag.BOUGHT)
+TRADE = PublishedTrade(1, "AAPL", 189_500_000_000, 100 * ONE, MIDNIGHT + 34_200_000_000_123, 77, TradeFlag.BOUGHT)
 NUMBERS = st.integers(0, (1 << 64) - 1)
 
 
@@ -62,7 +62,7 @@ def test_a_session_begins_with_its_directory_and_ends_with_an_event() -> None:
 
 
 @given(st.lists(st.tuples(NUMBERS, trades()), max_size=12))
-def test_every_trade_is_one_message_without_loss(numbered: list[tuple[int, Trade]]) -> None:
+def test_every_trade_is_one_message_without_loss(numbered: list[tuple[int, PublishedTrade]]) -> None:
     writer, reader = session()
     numbers = np.array([number for number, _ in numbered], np.uint64)
     written = writer.trades(numbers, as_records([trade for _, trade in numbered]))
@@ -86,7 +86,7 @@ def test_every_trade_is_one_message_without_loss(numbered: list[tuple[int, Trade
         replace(TRADE, traded_at=MIDNIGHT + (1 << 48)),
     ],
 )
-def test_a_trade_that_does_not_fit_into_itch_is_sent_wide(trade: Trade) -> None:
+def test_a_trade_that_does_not_fit_into_itch_is_sent_wide(trade: PublishedTrade) -> None:
     writer, reader = session()
     message = writer.trade(5, trade)
     assert len(message) == WIDE_SIZE

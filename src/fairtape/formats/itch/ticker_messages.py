@@ -39,12 +39,11 @@ from fairtape.core.instants import Instant
 from fairtape.formats.byte_columns import Values, slot, write_numbers
 from fairtape.formats.fixed_layout import Text
 from fairtape.formats.itch import messages as itch
-from fairtape.formats.itch.messages import LAYOUTS, LOCATE_MAX, STOCK_MAX, TIMESTAMP_MAX, BadItch
-from fairtape.formats.itch.trades import PRICE_UNIT
+from fairtape.formats.itch.messages import LAYOUTS, LOCATE_MAX, PRICE_UNIT, STOCK_MAX, TIMESTAMP_MAX, BadItch
 from fairtape.market import trades as market
 from fairtape.market.prices import ONE
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS, BadName, checked_symbol, checked_venue
-from fairtape.market.trades import TRADE_SIZE, BadTrade, Trade, TradeFlag, Trades
+from fairtape.market.trades import TRADE_SIZE, BadTrade, PublishedTrade, TradeFlag, Trades
 
 WIDE: Final = "T"
 MPID_MAX: Final = 4
@@ -68,7 +67,7 @@ class PrintedTrade:
     """A trade of the ticker."""
 
     number: int  # the global sequence number
-    trade: Trade
+    trade: PublishedTrade
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class TickerItch:
         """The end of messages."""
         return itch.encode(itch.ItchSystemEvent(0, 0, self._since(at), END))
 
-    def trade(self, number: int, trade: Trade) -> bytes:
+    def trade(self, number: int, trade: PublishedTrade) -> bytes:
         return self.trades(np.array([number], np.uint64), market.records(market.encode(trade)))[0]
 
     def trades(self, numbers: npt.NDArray[np.uint64], trades: Trades) -> list[bytes]:
@@ -157,7 +156,7 @@ class TickerItch:
         """The trade with this number is void."""
         return self._broken(number, at, listing, 0)
 
-    def correct(self, wrong: int, *, at: Instant, number: int, trade: Trade) -> tuple[bytes, bytes]:
+    def correct(self, wrong: int, *, at: Instant, number: int, trade: PublishedTrade) -> tuple[bytes, bytes]:
         """The trade with the number `wrong` is void; `trade` replaces it, under a number of its own."""
         broken = self._broken(wrong, at, Listing(trade.symbol, trade.venue_name), CORRECTED)
         return broken, self.trade(number, trade)
@@ -286,7 +285,7 @@ class TickerReader:
             )
         venue = VENUE_NUMBERS.get(listing.venue, 0)
         try:
-            trade = Trade(
+            trade = PublishedTrade(
                 venue,
                 listing.symbol,
                 message.price * PRICE_UNIT,

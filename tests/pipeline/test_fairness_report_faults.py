@@ -14,8 +14,8 @@ import pipeline.report_values as values
 from fairtape.cli import run as fairtape
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
-from fairtape.pipeline.report.report import make_report
-from fairtape.pipeline.spark.file_paths import escaped_path, read_parquet
+from fairtape.pipeline.report.fairness_report import make_report
+from fairtape.pipeline.spark.spark_session import escaped_path, read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

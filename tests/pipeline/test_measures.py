@@ -10,8 +10,8 @@ pytest.importorskip("pyspark", reason="the extra `pipeline` (PySpark) is not ins
 import pipeline.report_values as values
 from fairtape.core.instants import SECOND
 from fairtape.market.prices import ONE
-from fairtape.pipeline.report.regulator import (
-    README,
+from fairtape.pipeline.report.fairness_report import REGULATOR_README
+from fairtape.pipeline.report.measures import (
     SLOWEST,
     SPEEDS,
     audit_trail,
@@ -100,5 +100,5 @@ def test_every_fill_is_in_exactly_one_class_of_speed(spark: "SparkSession") -> N
 def test_the_readme_names_the_columns_that_are_there(spark: "SparkSession", made: "Made") -> None:
     names = execution_statistics(*of_floor(spark, made.tables)).columns
     assert [name for name in ("quantity", "executed", "cancelled", "rejected", "mean_ns") if name not in names] == []
-    assert "executed, how fast, cancelled, rejected" in README
+    assert "executed, how fast, cancelled, rejected" in REGULATOR_README
     assert set(CLASSES) <= set(names)

@@ -19,7 +19,7 @@ from fairtape.core.errors import UserError
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.journal.format import HEADER_SIZE, MARK_SIZE
 from fairtape.journal.segments import Segment, SegmentReplay
-from fairtape.pipeline.proof.reconcile import reconcile
+from fairtape.pipeline.reconciliation import reconcile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

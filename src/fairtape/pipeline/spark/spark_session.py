@@ -2,13 +2,16 @@
 
 The master `local[*]` is this machine, `spark://host:7077` a standalone cluster, `sc://host` a server of Spark Connect.
 On this machine `fairtape.pipeline.spark.java` finds Java and the archive of classes.
+
+Spark treats a path as a Hadoop pattern, so a folder named `a[1]` would be read as `a1`, and it skips an empty file
+without an error. `read_parquet` reads exactly the files that are named, or raises a `UserError`.
 """
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,12 +21,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged
 from fairtape.pipeline.source.data_source import register
-from fairtape.pipeline.spark.file_paths import REMEDY
 from fairtape.pipeline.spark.java import archive_flags, cache_directory, find_java
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:-UsePerfData")
@@ -75,6 +78,10 @@ LOCAL_SETTINGS: Final = {
     "spark.shuffle.compress": "false",
 }
 """For a Spark whose executors all run on this machine."""
+
+REMEDY: Final = "restore it, or delete its table and make that anew"
+
+_PATTERN_LETTERS: Final = re.compile(r"[\\*?\[\]{}]")
 
 
 def spark_session(
@@ -172,3 +179,35 @@ def _settings(master: str, *, quick: bool, memory: str) -> dict[str, str]:
     if master.startswith("local"):
         return {**settings, **LOCAL_SETTINGS}
     return {**settings, "spark.executorEnv.PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]}
+
+
+def escaped_path(path: Path | str) -> str:
+    """The absolute path, with the characters of patterns escaped.
+
+    In a relative path Hadoop takes a colon for the end of a scheme, and beside an escaped character it always does.
+    """
+    whole = str(Path(path).absolute())
+    if ":" in whole and (found := _PATTERN_LETTERS.search(whole)) is not None:
+        raise UserError(
+            f"path {whole} has both : and {found[0]} in it, which Spark cannot read; rename one of its folders"
+        )
+    return _PATTERN_LETTERS.sub(r"\\\g<0>", whole)
+
+
+def read_parquet(spark: SparkSession, files: Iterable[Path | str], schema: StructType | None = None) -> DataFrame:
+    """Read these files, at least one. A `UserError` names the first that is missing or empty."""
+    names = [str(file) for file in files]
+    assert names, "Spark reads at least one file"
+    for name in names:
+        _check(Path(name))
+    reader = spark.read if schema is None else spark.read.schema(schema)
+    return reader.parquet(*map(escaped_path, names))
+
+
+def _check(file: Path) -> None:
+    try:
+        about = file.stat()
+    except OSError as error:
+        raise UserError(f"file {file} cannot be read ({error.strerror}); {REMEDY}") from None
+    if not about.st_size:
+        raise UserError(f"file {file} is empty, and no Parquet file is; {REMEDY}")

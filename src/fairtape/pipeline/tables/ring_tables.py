@@ -1,4 +1,4 @@
-"""Fairness tables: releases of all sites compared.
+"""Tables about the ring: releases of all sites compared, formations, clocks, and the links between sites.
 
 Metrics have the names under which they were published. *Outbound unfairness* (CloudEx): the share of messages that some
 site released late. *Inbound unfairness* (CloudEx): the share of messages that stand behind one that was entered later.
@@ -10,6 +10,15 @@ comes to all sites in turn (2001 §3); the least messages that entered at a site
 
 The entry time of a message is in the message itself (`order_tables.entered`); messages without one are left out of
 metrics that need it.
+
+Tables of links are made from the traces of sites. T-RMP §4 and §5 choose the timing from these values. An
+acknowledgment that was requested was *late* where at least as many copies came as were requested, because one of them
+came without a request; otherwise it was *lost*. (A request that arrived before the acknowledgment was sent does not
+count: it is not answered.) It was *absent* where it never came, which counts as lost, too. Delays are those of
+acknowledgments that came without a request: a repair may be sent by another site, and is no measure of the link. Answer
+times are those of first requests: of several requests it is unknown which one was answered (Karn and Partridge say the
+same of round trips in TCP). Delays compare two clocks. Their error is at most the sum of both bounds;
+`clock_bound_max_ns` is the greatest sum.
 """
 
 from collections.abc import Iterator
@@ -20,10 +29,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from fairtape.pipeline.schemas import BREAK, FORMATION, TABLES, Arrow
-from fairtape.pipeline.tables.order_tables import distribution
+from fairtape.pipeline.schemas import BREAK, FORMATION, PERCENTILES, TABLES, Arrow
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import Malformed
+
+_REQUESTS = "ack_requests + message_requests"
+_CAME = "came_at_ns IS NOT NULL"
+_LATE = f"{_CAME} AND ack_requests > 0 AND copies >= ack_requests - premature"
+_LOST = f"{_CAME} AND ack_requests - premature > copies"
 
 
 def releases(deliveries: DataFrame) -> DataFrame:
@@ -261,3 +274,87 @@ def _messages_where(condition: Column) -> Column:
 def _share(part: str, whole: str) -> Column:
     """The quotient of two counts; null where the divisor is 0."""
     return F.when(F.col(whole) > 0, F.col(part) / F.col(whole))
+
+
+def _tokens(traces: DataFrame) -> DataFrame:
+    return traces.where("kind = 'token'")
+
+
+def links(traces: DataFrame) -> DataFrame:
+    """Every link between two sites, one way."""
+    tokens = _tokens(traces).withColumnsRenamed({"peer": "from_site", "site": "to_site"})
+    keys = ("stripe", "from_site", "to_site")
+    counts = tokens.groupBy(*keys).agg(
+        F.count(F.lit(1)).alias("tokens"),
+        F.count_if(F.expr(f"{_CAME} AND ack_requests = 0")).alias("unasked"),
+        F.count_if(F.expr(_LOST)).alias("lost"),
+        F.count_if(F.expr(_LATE)).alias("late"),
+        F.count_if(F.expr(f"NOT ({_CAME})")).alias("absent"),
+        F.max("clock_bound_ns").alias("clock_bound_max_ns"),
+    )
+    delay = F.col("came_at_ns") - F.col("sent_at_ns")
+    delays = distribution(tokens.where(f"{_CAME} AND ack_requests = 0"), keys, delay)
+    gone = F.col("lost") + F.col("absent")
+    return counts.withColumn("loss", gone / F.col("tokens")).join(delays, [*keys], "left")
+
+
+def source_links(traces: DataFrame) -> DataFrame:
+    """Every source at every site: messages that others acknowledged, and how many of them had to be requested."""
+    sums = traces.where("kind = 'source'").groupBy("stripe", F.col("peer").alias("source"), "site")
+    counts = sums.agg(F.sum("messages").alias("messages"), F.sum("missing").alias("missing"))
+    return counts.withColumn("loss", F.when(F.col("messages") > 0, F.col("missing") / F.col("messages")))
+
+
+def token_losses(traces: DataFrame) -> DataFrame:
+    """Every token, according to the sites that waited for it."""
+    requests = F.expr(_REQUESTS)
+    return (
+        _tokens(traces)
+        .groupBy("stripe", "formation", "token", F.col("peer").alias("portal"))
+        .agg(
+            F.count(F.lit(1)).alias("sites"),
+            F.count_if(F.expr(f"({_LOST}) OR NOT ({_CAME})")).alias("lost"),
+            F.count_if(F.expr(_LATE)).alias("late"),
+            F.sum(requests).alias("requests"),
+            F.max(requests).alias("requests_max"),
+            F.max("messages").alias("messages"),
+            F.sum("missing").alias("missing"),
+        )
+    )
+
+
+def retries(traces: DataFrame) -> DataFrame:
+    """At each site, the number of tokens for each count of requests."""
+    counted = _tokens(traces).groupBy("stripe", "site", F.expr(_REQUESTS).alias("requests"))
+    return counted.agg(F.count(F.lit(1)).alias("tokens"))
+
+
+def requests(traces: DataFrame) -> DataFrame:
+    """Requests between sites: how many were answered, and after what time."""
+    wanted = F.when(F.col("ack_requests") > 0, "acknowledgment").otherwise("messages")
+    asked = traces.where("kind = 'request'").withColumnRenamed("peer", "asked").withColumn("wanted", wanted)
+    keys = ("stripe", "site", "asked", "wanted")
+    counts = asked.groupBy(*keys).agg(F.count(F.lit(1)).alias("requests"), F.count_if(F.expr(_CAME)).alias("answered"))
+    first = asked.where(f"{_CAME} AND {_REQUESTS} = 1")
+    times = distribution(first, keys, F.col("came_at_ns") - F.col("sent_at_ns"))
+    return counts.join(times, [*keys], "left")
+
+
+def distribution(frame: DataFrame, keys: tuple[str, ...], value: Column, weight: Column | None = None) -> DataFrame:
+    """Count, minimum, percentiles and maximum of a value by these keys, weighted.
+
+    The nearest rank is exact: of n values, p99 is the least that at least 99 of each 100 are not above.
+    """
+    rows = frame.select(
+        *keys, value.alias("value"), (F.lit(1) if weight is None else weight).cast("long").alias("weight")
+    )
+    up_to = Window.partitionBy(*keys).orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = rows.withColumn("rank", F.sum("weight").over(up_to)).withColumn(
+        "total", F.sum("weight").over(Window.partitionBy(*keys))
+    )
+    shares = [
+        F.min(F.when(F.col("rank") * 10_000 >= F.col("total") * share, F.col("value"))).alias(name)
+        for name, share in PERCENTILES.items()
+    ]
+    bounds = F.sum("weight").alias("count"), F.min("value").alias("least")
+    return ranked.groupBy(*keys).agg(*bounds, *shares, F.max("value").alias("most"))

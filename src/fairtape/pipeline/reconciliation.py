@@ -1,6 +1,6 @@
 """Reconciliation: the proof, on Spark, that the journals of all sites hold one sequence.
 
-A segment header has the state that its segment continues, so executors prove all segments in parallel: each entry and
+A segment header has the state that its segment continues, so executors check all segments in parallel: each entry and
 each release mark against its hash chain, and that the next segment continues from the end. So damage is found where it
 is, and not again in later segments. The result is a row for every entry: its place and the digest of its content.
 Release marks come after their entries; marks of entries in an earlier segment become rows, too.
@@ -35,7 +35,15 @@ from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.segments import Place, RecordScanner, Segment, SegmentReplay
 from fairtape.pipeline.schemas import Arrow
 from fairtape.pipeline.source.options import journal_names
-from fairtape.pipeline.source.partitions import both_of, directories
+from fairtape.pipeline.source.partitions import directories, duplicate_partition
+
+PROBLEMS_MAX: Final = 100  # that are reported
+BATCH_ROWS: Final = 8_192
+TASKS_MAX: Final = 256
+_PIECES_DDL: Final = "directory STRING, stripe INT, site LONG, segment STRING, following STRING, first LONG"
+
+_POSITION: Final = ("formation", "token", "turns")
+"""What ascends from entry to entry, over all formations."""
 
 ENTRY: Final = "entry"
 MARK: Final = "mark"  # of an entry in an earlier segment
@@ -65,8 +73,8 @@ Finding: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentProof:
-    """A segment to be proved, and what the proof needs to know of its journal."""
+class SegmentTask:
+    """A segment to be checked, and what the check needs to know of its journal."""
 
     directory: str
     stripe: int | None  # None where no header of the journal can be read
@@ -81,17 +89,17 @@ class SegmentProof:
         return None if self.stripe is None or self.site is None else Owner(self.stripe, self.site)
 
 
-def prove(piece: SegmentProof) -> Iterator[Finding]:
+def check_segment(piece: SegmentTask) -> Iterator[Finding]:
     """Every entry of a segment, marks of earlier entries, and the first problem."""
-    proof = _Proof(piece)
-    for found in proof.run():
-        yield proof.common | found
-    if proof.problem is not None:
-        yield proof.common | {"kind": PROBLEM} | proof.problem
+    check = _SegmentCheck(piece)
+    for found in check.run():
+        yield check.common | found
+    if check.problem is not None:
+        yield check.common | {"kind": PROBLEM} | check.problem
 
 
-class _Proof:
-    def __init__(self, piece: SegmentProof) -> None:
+class _SegmentCheck:
+    def __init__(self, piece: SegmentTask) -> None:
         self._piece = piece
         self._path = Path(piece.segment)
         self._unreleased: deque[Head] = deque()  # entries with messages that wait for their mark
@@ -191,15 +199,6 @@ def _check_end(replay: SegmentReplay, following: Path, owner: Owner | None) -> N
             raise Damaged(following, 0, tip.sequence, what_breaks(after.header, tip, number))
 
 
-PROBLEMS_MAX: Final = 100  # that are reported
-BATCH_ROWS: Final = 8_192
-TASKS_MAX: Final = 256
-_PIECES_DDL: Final = "directory STRING, stripe INT, site LONG, segment STRING, following STRING, first LONG"
-
-_POSITION: Final = ("formation", "token", "turns")
-"""What ascends from entry to entry, over all formations."""
-
-
 @dataclass(frozen=True, slots=True)
 class JournalProblem:
     """The first problem of a journal."""
@@ -207,7 +206,7 @@ class JournalProblem:
     stripe: int | None  # None where no segment names the owner of the journal
     site: int | None
     token: int | None  # None where neither this journal nor another one has it
-    after_token: int | None  # the last token that was proved before it, where its own is unknown
+    after_token: int | None  # the last token before it that was checked, where its own is unknown
     sequence: int
     path: str
     offset: int
@@ -280,14 +279,14 @@ def reconcile(spark: SparkSession, journals: Sequence[Path | str]) -> Reconcilia
         findings.unpersist()
 
 
-def _pieces(directory: Path) -> list[SegmentProof]:
+def _pieces(directory: Path) -> list[SegmentTask]:
     """The segments of a journal. Its owner is that of most segments: one may be damaged, or of another journal."""
     paths = JournalReader(directory).paths()
     owners = Counter(owner for owner in map(_owner, paths) if owner is not None)
     stripe, site = next(iter(owners.most_common(1)), ((None, None), 0))[0]
     following = [*map(str, paths[1:]), None]
     return [
-        SegmentProof(str(directory), stripe, site, str(path), after, int(paths[0].stem))
+        SegmentTask(str(directory), stripe, site, str(path), after, int(paths[0].stem))
         for path, after in zip(paths, following, strict=False)
     ]
 
@@ -297,18 +296,18 @@ def _owner(path: Path) -> Owner | None:
         with Segment(path) as segment:
             return segment.header.owner
     except Damaged:
-        return None  # reported where the segment is proved
+        return None  # reported where the segment is checked
 
 
-def _check_owners(found: Mapping[Path, Sequence[SegmentProof]]) -> None:
+def _check_owners(found: Mapping[Path, Sequence[SegmentTask]]) -> None:
     owners = sorted((pieces[0].owner, path) for path, pieces in found.items() if pieces and pieces[0].owner is not None)
     for (one, path), (other, another) in pairwise(owners):
         if one == other and one is not None:
-            raise both_of(one, path, another)
+            raise duplicate_partition(one, path, another)
 
 
 def _empty(
-    found: Mapping[Path, Sequence[SegmentProof]], extents: Sequence[JournalExtent], problems: Sequence[JournalProblem]
+    found: Mapping[Path, Sequence[SegmentTask]], extents: Sequence[JournalExtent], problems: Sequence[JournalProblem]
 ) -> tuple[str, ...]:
     """Journals without an entry and without a problem."""
     held = {Owner(extent.stripe, extent.site) for extent in extents}
@@ -324,10 +323,10 @@ def _nothing() -> UserError:
 
 
 def _examine(tables: Iterator[Arrow]) -> Iterator[Arrow]:
-    """Prove the segments of a task."""
+    """Check the segments of a task."""
     rows: list[Finding] = []
-    for piece in (SegmentProof(**row) for table in tables for row in table.to_pylist()):
-        for row in prove(piece):
+    for piece in (SegmentTask(**row) for table in tables for row in table.to_pylist()):
+        for row in check_segment(piece):
             rows.append(row)
             if len(rows) >= BATCH_ROWS:
                 yield pa.RecordBatch.from_pylist(rows, schema=FINDINGS)

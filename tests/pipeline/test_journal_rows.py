@@ -14,8 +14,8 @@ from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalWriter, SyncPolicy
 from fairtape.journal.format import MARK_SIZE
 from fairtape.market.trades import encode
-from fairtape.pipeline.source.journal_scan import entries_of
-from fairtape.pipeline.source.options import Options
+from fairtape.pipeline.source.journal_rows import entries_of
+from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import Partitions
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
@@ -31,7 +31,7 @@ def test_every_number_has_one_row_as_the_plain_reader_reads_it(
     journal = tmp_path_factory.mktemp("storm")
     history = values.first_with_formations(40, seed=seed)
     values.write(journal, history, segment_size_max=segment)
-    found = pipeline.rows(Options(journals=(str(journal),)), rows_max)
+    found = pipeline.rows(JournalSourceOptions(journals=(str(journal),)), rows_max)
     assert [pipeline.as_expected(row) for row in found if row["kind"] != "fragment"] == pipeline.expected_rows(journal)
     numbered = [row["sequence"] for row in found if row["kind"] in ("message", "fragment")]
     assert numbered == list(range(1, values.messages_of(history)[-1].sequence + values.messages_of(history)[-1].count))
@@ -39,7 +39,7 @@ def test_every_number_has_one_row_as_the_plain_reader_reads_it(
 
 def test_nanoseconds_and_billionths_survive(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(5))
-    rows = pipeline.rows(Options(journals=(str(tmp_path),), rows="trades"))
+    rows = pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),), rows="trades"))
     assert len(rows) == 50
     for row in rows:
         trade = pipeline.trade(row["sequence"])
@@ -57,16 +57,18 @@ def test_messages_that_are_no_trades_are_no_trades(tmp_path: Path) -> None:
     payloads = [encode(pipeline.trade(1)), b"", bytes(64), bad, b"T" * 64, encode(pipeline.trade(6)), b"longer" * 20]
     span = Span(1, 1, 1, len(payloads), 1, (pack_messages(payloads),), (len(payloads),))
     pipeline.append(tmp_path, [Ordered(0, 1, 1, 1, len(payloads), values.token_at(1), (span,))])
-    trades = pipeline.rows(Options(journals=(str(tmp_path),), rows="trades"))
+    trades = pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),), rows="trades"))
     assert [row["sequence"] for row in trades] == [1, 6]
-    messages = pipeline.rows(Options(journals=(str(tmp_path),)))
+    messages = pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),)))
     assert [row["payload"] for row in messages] == payloads
 
 
 @pytest.mark.parametrize("rows", ["messages", "trades"])
 def test_ranges_and_symbols_choose_rows(tmp_path: Path, rows: str) -> None:
     pipeline.append(tmp_path, pipeline.tokens(20))
-    options = Options.of({"journals": str(tmp_path), "rows": rows, "first": "23", "last": "177", "symbols": "ABC,A"})
+    options = JournalSourceOptions.of(
+        {"journals": str(tmp_path), "rows": rows, "first": "23", "last": "177", "symbols": "ABC,A"}
+    )
     chosen = [row["sequence"] for row in pipeline.rows(options, 50)]
     assert chosen == [number for number in range(23, 178) if pipeline.trade(number).symbol in ("ABC", "A")]
 
@@ -74,7 +76,7 @@ def test_ranges_and_symbols_choose_rows(tmp_path: Path, rows: str) -> None:
 def test_a_time_range_chooses_whole_tokens(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(20))
     since, until = values.token_at(5), values.token_at(8)
-    options = Options.of({"journals": str(tmp_path), "since": str(since), "until": str(until)})
+    options = JournalSourceOptions.of({"journals": str(tmp_path), "since": str(since), "until": str(until)})
     assert [row["sequence"] for row in pipeline.rows(options)] == list(range(41, 71))
 
 
@@ -83,7 +85,7 @@ def test_a_journal_that_is_written_is_read_up_to_its_last_released_token(tmp_pat
     (last,) = sorted(tmp_path.glob("*.segment"))[-1:]
     with last.open("ab") as segment:
         segment.write(b"O\0\0\0half a head")
-    options = Options(journals=(str(tmp_path),))
+    options = JournalSourceOptions(journals=(str(tmp_path),))
     assert [row["sequence"] for row in pipeline.rows(options)] == list(range(1, 71))
     held = pipeline.rows(replace(options, ordered=True))
     assert [row["sequence"] for row in held] == list(range(1, 101))
@@ -91,7 +93,7 @@ def test_a_journal_that_is_written_is_read_up_to_its_last_released_token(tmp_pat
 
 
 def test_an_empty_journal_has_no_rows_and_one_message_is_one_row(tmp_path: Path) -> None:
-    options = Options(journals=(str(tmp_path),))
+    options = JournalSourceOptions(journals=(str(tmp_path),))
     assert pipeline.rows(options) == []
     pipeline.append(tmp_path, pipeline.tokens(1, size=1))
     assert [row["sequence"] for row in pipeline.rows(options)] == [1]
@@ -104,7 +106,7 @@ def test_an_altered_byte_is_named_or_changes_nothing(
 ) -> None:
     journal = tmp_path_factory.mktemp("altered")
     pipeline.append(journal, pipeline.tokens(40, size=8), size_max=4 << 10)
-    options = Options(journals=(str(journal),))
+    options = JournalSourceOptions(journals=(str(journal),))
     before = pipeline.rows(options)
     segments = sorted(journal.glob("*.segment"))
     victim = segments[len(segments) // 2]
@@ -120,7 +122,7 @@ def test_an_altered_byte_is_named_or_changes_nothing(
         assert f"byte {damage.offset}, sequence {damage.sequence}" in str(damage)
 
 
-def _rows_or_damage(options: Options) -> tuple[list[dict[str, Any]], Damaged | None]:
+def _rows_or_damage(options: JournalSourceOptions) -> tuple[list[dict[str, Any]], Damaged | None]:
     try:
         return pipeline.rows(options), None
     except Damaged as damage:
@@ -132,7 +134,7 @@ def test_a_segment_that_is_cut_short_in_the_middle_is_named(tmp_path: Path) -> N
     victim = sorted(tmp_path.glob("*.segment"))[2]
     victim.write_bytes(victim.read_bytes()[:-40])
     with pytest.raises(Damaged, match=rf"{victim.name} is damaged at byte \d+, sequence \d+"):
-        pipeline.rows(Options(journals=(str(tmp_path),)))
+        pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),)))
 
 
 @pytest.mark.parametrize("rows_max", [1, 7, 1 << 20])
@@ -141,7 +143,7 @@ def test_segments_of_two_sites_that_were_swapped_are_refused(tmp_path: Path, pla
     journals = pipeline.equal_journals(tmp_path, pipeline.tokens(40, size=8))
     mine, _ = pipeline.swap(*journals, place)
     with pytest.raises(Damaged, match=rf"{mine.name} is damaged at byte 0, sequence {int(mine.stem)}: it belongs to"):
-        pipeline.rows(Options(journals=(str(journals[0]),)), rows_max)
+        pipeline.rows(JournalSourceOptions(journals=(str(journals[0]),)), rows_max)
 
 
 def test_a_task_that_begins_in_the_segment_of_another_site_refuses_it(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_task_that_begins_in_the_segment_of_another_site_refuses_it(tmp_path: 
     journals = tmp_path / "s1", tmp_path / "s2"
     for site, path in enumerate(journals, 1):
         values.write(path, values.first(60), site=site, sync=SyncPolicy.TOKEN)
-    planned = list(pipeline.offset_ranges(Options(journals=(str(journals[0]),)), 20))
+    planned = list(pipeline.offset_ranges(JournalSourceOptions(journals=(str(journals[0]),)), 20))
     mine, _ = pipeline.swap(*journals, 2)
     within = [offset_range for offset_range in planned if offset_range.segment == str(mine)]
     assert len(within) > 2
@@ -169,7 +171,7 @@ def test_marks_that_were_altered_are_named(tmp_path: Path, altered: str) -> None
             else:
                 pipeline.alter_mark(path, offset, replace(mark, released_at=mark.released_at + 1))
             with pytest.raises(Damaged, match="the digest of a release mark does not match its content") as caught:
-                pipeline.rows(Options(journals=(str(tmp_path),)))
+                pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),)))
             assert (caught.value.path, caught.value.offset) == (path, offset)
             path.write_bytes(content)
 
@@ -178,12 +180,12 @@ def test_a_segment_that_is_missing_is_named(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(40, size=8), size_max=4 << 10)
     sorted(tmp_path.glob("*.segment"))[2].unlink()
     with pytest.raises(Damaged, match="what follows is missing up to sequence"):
-        pipeline.rows(Options(journals=(str(tmp_path),)))
+        pipeline.rows(JournalSourceOptions(journals=(str(tmp_path),)))
 
 
 def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) -> None:
     pipeline.append(tmp_path, pipeline.tokens(10))
-    partitions = Partitions(Options(journals=(str(tmp_path),)))
+    partitions = Partitions(JournalSourceOptions(journals=(str(tmp_path),)))
     reached = partitions.latest(partitions.start())
     with JournalWriter.open(tmp_path, stripe=0, site=1) as writer:
         writer.truncate_after(8)
@@ -193,7 +195,7 @@ def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) ->
             again = pipeline.token(number, first, 5, formation=2)
             writer.append(again, again.acknowledged_at)
             values.mark(writer, again)
-    again_partitions = Partitions(Options(journals=(str(tmp_path),)))
+    again_partitions = Partitions(JournalSourceOptions(journals=(str(tmp_path),)))
     with pytest.raises(Damaged, match="was truncated"):
         again_partitions.tasks(reached, again_partitions.latest(reached))
 
@@ -218,11 +220,11 @@ def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) ->
 )
 def test_a_wrong_option_is_refused_in_one_sentence(texts: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        Options.of(texts)
+        JournalSourceOptions.of(texts)
 
 
 def test_options_survive_their_text(tmp_path: Path) -> None:
-    options = Options(
+    options = JournalSourceOptions(
         journals=("a,b", "c*"),
         rows="trades",
         first=3,
@@ -235,16 +237,16 @@ def test_options_survive_their_text(tmp_path: Path) -> None:
         max_rows=7,
         start={"0/1": {"next": 5, "digest": "ab"}},
     )
-    assert Options.of(options.to_texts()) == options
+    assert JournalSourceOptions.of(options.to_texts()) == options
 
 
 def test_two_journals_of_one_partition_are_refused_and_a_missing_directory_is_named(tmp_path: Path) -> None:
     for name in ("one", "other"):
         pipeline.append(tmp_path / name, pipeline.tokens(1))
     with pytest.raises(UserError, match="are both of stripe 0 and site 1"):
-        pipeline.rows(Options(journals=(str(tmp_path / "*"),)))
+        pipeline.rows(JournalSourceOptions(journals=(str(tmp_path / "*"),)))
     with pytest.raises(UserError, match="which is no directory"):
-        pipeline.rows(Options(journals=(str(tmp_path / "none"),)))
+        pipeline.rows(JournalSourceOptions(journals=(str(tmp_path / "none"),)))
 
 
 @EVERY
@@ -261,7 +263,7 @@ def test_a_limit_moves_every_partition_on_and_ends_with_whole_tokens(
             first += size
             ends.add(first)
         pipeline.append(folder / str(stripe), history, stripe=stripe)
-    partitions = Partitions(Options(journals=(str(folder / "*"),)))
+    partitions = Partitions(JournalSourceOptions(journals=(str(folder / "*"),)))
     at = partitions.start()
     while (following := partitions.latest(at, limit)) != at:
         assert all(following[name].next in {at[name].next, *ends} for name in at)
@@ -277,7 +279,7 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     """Changes of formation belong to the number behind them, in the middle of a segment and at its end."""
     history = values.first_with_formations(80, seed=4)
     values.write(tmp_path, history)
-    partitions = Partitions(Options(journals=(str(tmp_path),)))
+    partitions = Partitions(JournalSourceOptions(journals=(str(tmp_path),)))
     reached, found = partitions.start(), []
     while (end := partitions.latest(reached, rows_max)) != reached:
         for offset_range in (each for task in partitions.tasks(reached, end) for each in task):
@@ -298,5 +300,5 @@ def test_an_instant_has_as_many_decimals_as_a_journal(decimals: str, nanoseconds
     for fine in range(3):
         more = f"{decimals or '.'}".ljust(7, "0") + "123456789"[:fine] if fine else decimals
         expected = nanoseconds + int("123"[:fine].ljust(3, "0")) if fine else nanoseconds
-        options = Options.of({"journals": "x", "since": f"1970-01-01T00:00:01{more}{zone}"})
+        options = JournalSourceOptions.of({"journals": "x", "since": f"1970-01-01T00:00:01{more}{zone}"})
         assert options.since == 1_000_000_000 + expected
