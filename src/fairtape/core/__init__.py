@@ -13,6 +13,7 @@ state_table     the interpreter of state tables
 errors          errors that are reported to users, and which extra installs a missing package
 addresses       HOST:PORT as text
 json_objects    JSON objects with checked fields
+toml_table      strict reading of TOML
 percentiles     percentiles by rank
 token_bucket    a rate with a limited burst
 svg             SVG as text

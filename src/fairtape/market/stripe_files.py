@@ -4,27 +4,19 @@
 `from_toml` reads any TOML file of a plan, and refuses unknown fields.
 """
 
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import numpy as np
 
+from fairtape.core.errors import UserError
+from fairtape.core.toml_table import TomlTable
 from fairtape.market.stripes import DAY, BadPlan, CoreStripe, EdgeStripe, Endpoint, StripePlan
 
 TEXT_MAX: Final = 4 << 20  # characters
 _SHOWN_MAX: Final = 60
 _LINE_MAX: Final = 100  # characters of symbols in a line
-
-_T = TypeVar("_T")
-_TYPE_NAMES: Final[Mapping[type, str]] = {
-    str: "a text",
-    int: "a whole number",
-    list: "a list",
-    dict: "a table",
-    bool: "true or false",
-}
 
 
 def canonical(plan: StripePlan) -> bytes:
@@ -71,9 +63,12 @@ def from_toml(text: str) -> StripePlan:
     if len(text) > TEXT_MAX:
         raise BadPlan(f"the plan has {len(text)} characters; it must have at most {TEXT_MAX}")
     try:
-        fields = _Fields(tomllib.loads(text), "")
-    except tomllib.TOMLDecodeError as error:
-        raise BadPlan(f"the plan is not valid TOML: {error}; correct that line") from None
+        return _read_plan(TomlTable.parse("the plan", text.encode()))
+    except UserError as error:
+        raise BadPlan(str(error)) from None
+
+
+def _read_plan(fields: TomlTable) -> StripePlan:
     version, day = fields.take("version", int), fields.take("day", object)
     core = tuple(_read_core(each) for each in fields.tables("core"))
     edge = tuple(_read_edge(each) for each in fields.tables("edge"))
@@ -88,7 +83,7 @@ def _midnight(day: object) -> int:
     return int(np.datetime64(str(day), "D").astype(np.int64)) * DAY
 
 
-def _read_core(fields: "_Fields") -> CoreStripe:
+def _read_core(fields: TomlTable) -> CoreStripe:
     number = fields.take("number", int)
     at = Endpoint.parse(fields.take("at", str), f"core stripe {number}: at")
     stripe = CoreStripe(number=number, at=at, bits_per_s_max=fields.take("bits_per_s_max", int))
@@ -96,9 +91,9 @@ def _read_core(fields: "_Fields") -> CoreStripe:
     return stripe
 
 
-def _read_edge(fields: "_Fields") -> EdgeStripe:
+def _read_edge(fields: TomlTable) -> EdgeStripe:
     number = fields.take("number", int)
-    feeds = fields.take("feeds", dict)
+    feeds: dict[str, str] = fields.take("feeds", dict)
     for name, text in feeds.items():
         if not isinstance(text, str):
             raise BadPlan(f"feed {name} of edge stripe {number} is {text!r}; expected a text such as 239.195.7.1:31001")
@@ -107,49 +102,9 @@ def _read_edge(fields: "_Fields") -> EdgeStripe:
         core=fields.take("core", int),
         bits_per_s_max=fields.take("bits_per_s_max", int),
         feeds=tuple((n, Endpoint.parse(text, f"feed {n} of edge stripe {number}")) for n, text in feeds.items()),
-        symbols=fields.names("symbols"),
-        venues=fields.names("venues"),
+        symbols=fields.names("symbols", optional=True),
+        venues=fields.names("venues", optional=True),
         opaque=fields.take("opaque", bool, default=False),
     )
     fields.finish()
     return stripe
-
-
-class _Fields:
-    """One TOML table: fields are taken by name and type, and `finish` refuses those that are left."""
-
-    def __init__(self, fields: Mapping[str, Any], at: str) -> None:
-        self._fields = dict(fields)
-        self._at = at
-
-    def take(self, name: str, kind: type[_T], default: _T | None = None) -> _T:
-        value = self._fields.pop(name, default)
-        if value is None:
-            raise BadPlan(f"the plan lacks {self._at}{name}; give {_TYPE_NAMES.get(kind, 'a value')} there")
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise BadPlan(f"{self._at}{name} is {_shown(value)}; expected {_TYPE_NAMES[kind]}")
-        return value
-
-    def names(self, name: str) -> tuple[str, ...]:
-        values = self.take(name, list, [])
-        for value in values:
-            if not isinstance(value, str):
-                raise BadPlan(f"{self._at}{name} has {_shown(value)} in it; expected a list of names")
-        return tuple(values)
-
-    def tables(self, name: str) -> list["_Fields"]:
-        values = self.take(name, list)
-        for value in values:
-            if not isinstance(value, dict):
-                raise BadPlan(f"{name} has {_shown(value)} in it; expected tables, each under [[{name}]]")
-        return [_Fields(value, f"{name}[{place}].") for place, value in enumerate(values)]
-
-    def finish(self) -> None:
-        for name, value in self._fields.items():
-            what = f"{self._at}{name} is {_shown(value)}"
-            raise BadPlan(f"{what}; no such field is known: correct its name or take it out")
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"

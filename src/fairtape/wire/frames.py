@@ -276,16 +276,21 @@ def serial_of(datagram: bytes) -> int:
     return serial
 
 
-def decode_control(datagram: bytes) -> Control:
-    """Decode a control datagram whose kind has been checked. The caller checks the authenticator."""
-    _, _, kind, flags, stripe, count, formation, sender = HEADER.unpack_from(datagram)
+def control_body(datagram: bytes, count: int) -> bytes:
+    """The body of a control datagram whose header has this count. Raises `Malformed`."""
     if len(datagram) < CONTROL_SIZE + TAG_SIZE:
         raise Malformed("control datagram without a serial")
     if count:
         raise Malformed("control datagram with a count")
     if serial_of(datagram) > NUMBER_MAX:
         raise Malformed("serial out of bounds")
-    body = datagram[CONTROL_SIZE:-TAG_SIZE]
+    return datagram[CONTROL_SIZE:-TAG_SIZE]
+
+
+def decode_control(datagram: bytes) -> Control:
+    """Decode a control datagram whose kind has been checked. The caller checks the authenticator."""
+    _, _, kind, flags, stripe, count, formation, sender = HEADER.unpack_from(datagram)
+    body = control_body(datagram, count)
     try:
         match kind:
             case Kind.ACK:

@@ -21,7 +21,7 @@ from fairtape.wire.frames import (
     Kind,
     Malformed,
     NodeId,
-    serial_of,
+    control_body,
 )
 
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
@@ -249,14 +249,9 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
 def decode_membership(datagram: bytes) -> MembershipMessage:
     """Decode a datagram whose kind has been checked. The caller checks the authenticator."""
     _, _, kind, _, stripe, count, formation, sender = HEADER.unpack_from(datagram)
-    if len(datagram) < CONTROL_SIZE + TAG_SIZE:
-        raise Malformed("control datagram without a serial")
-    if count:
-        raise Malformed("control datagram with a count")
-    if serial_of(datagram) > NUMBER_MAX:
-        raise Malformed("serial out of bounds")
+    body = control_body(datagram, count)
     try:
-        return _decode(kind, stripe, formation, sender, datagram[CONTROL_SIZE:-TAG_SIZE])
+        return _decode(kind, stripe, formation, sender, body)
     except (struct.error, ValueError) as error:
         raise Malformed(str(error)) from None
 

@@ -86,7 +86,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ("version = 1", "version = 2", r"version is 2; this program reads version 1"),
         ("stripe = 0", "stripes = 0", r"stripes is 0; no such field is known"),
         ("stripe = 0", 'stripe = "0"', r"stripe is '0'; expected a whole number"),
-        ("stripe = 0", "stripe = 0\nstripe = 1", r"is no TOML: .*; correct that line"),
+        ("stripe = 0", "stripe = 0\nstripe = 1", r"is not valid TOML: .*; correct that line"),
         ("resilience = 1", "resilience = true", r"order\.resilience is True; expected a number from 0 to 127"),
         ("resilience = 1", 'resilience = "most"', r"order\.resilience is 'most'; expected a number from 0 to 127"),
         ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),

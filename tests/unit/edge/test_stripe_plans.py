@@ -94,7 +94,7 @@ def test_without_the_section_there_is_no_edge(tmp_path: Path) -> None:
         ('feed = "A"', 'feed = "a feed"', "edge.publishers.s1.feed is 'a feed'; expected the name of a feed"),
         ('s2 = { feed = "B"', 's9 = { feed = "B"', "edge.publishers.s9 is 's9'; expected one of the sites s1, s2, s3"),
         ('tag = "FT"', 'tag = "FT"\nspeed = 3', "edge.speed is 3; no such field is known"),
-        ("guaranteed = []", "guaranteed = [3]", "edge.guaranteed is 3; expected a list of names"),
+        ("guaranteed = []", "guaranteed = [3]", "edge.guaranteed has 3 in it; expected a list of names"),
     ],
 )
 def test_a_mistake_in_the_section_is_one_sentence(tmp_path: Path, before: str, after: str, complaint: str) -> None:

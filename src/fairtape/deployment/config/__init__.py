@@ -4,5 +4,4 @@
 - `process_names`: names of the processes of a deployment
 - `keys`: the key files of nodes
 - `capacity`: how many sites this machine can run
-- `toml_table`: strict reading of TOML
 """

@@ -17,7 +17,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
-from fairtape.deployment.config.toml_table import TomlTable
+from fairtape.core.toml_table import TomlTable
 from fairtape.edge.protocol.feed_assignment import BadRegion, Region
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.gateway.core.limits import GatewayLimits

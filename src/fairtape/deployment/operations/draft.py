@@ -13,10 +13,10 @@ from fairtape.core.addresses import Address, format_address
 from fairtape.core.cities import CITIES, city, node_name
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
+from fairtape.core.toml_table import TomlTable
 from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
 from fairtape.deployment.config.description import COMMIT_PASSES, FILE, TEMPORARY, Deployment, parse_deployment
 from fairtape.deployment.config.keys import write_keys
-from fairtape.deployment.config.toml_table import TomlTable
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.market.stripes import DAY, Endpoint, StripePlan, plan_by_rate
 from fairtape.market.symbols import VENUES, universe

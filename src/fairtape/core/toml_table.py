@@ -26,9 +26,9 @@ _MISSING: Final = object()
 
 
 class TomlTable:
-    """One table of a file, and its path in the file."""
+    """One table of a document, and its path there."""
 
-    def __init__(self, file: Path, fields: Mapping[str, Any], *, at: str = "") -> None:
+    def __init__(self, file: Path | str, fields: Mapping[str, Any], *, at: str = "") -> None:
         self.file = file
         self._fields = dict(fields)
         self._at = at
@@ -43,12 +43,12 @@ class TomlTable:
             raise UserError(f"{file} cannot be read ({error.strerror}); correct its permissions") from None
 
     @classmethod
-    def parse(cls, file: Path, content: bytes) -> "TomlTable":
-        """Parse the content of `file`. Raises `UserError`."""
+    def parse(cls, file: Path | str, content: bytes) -> "TomlTable":
+        """Parse a document; `file` is what errors call it. Raises `UserError`."""
         try:
             return cls(file, tomllib.loads(content.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{file} is no TOML: {error}; correct that line") from None
+            raise UserError(f"{file} is not valid TOML: {error}; correct that line") from None
 
     def take(self, name: str, kind: type[Kind], default: Any = _MISSING) -> Kind:
         """Read a field; `default` where it is left out. Without a default it is required."""
@@ -80,7 +80,7 @@ class TomlTable:
         values: list[Any] = self.take(name, list, [] if optional else _MISSING)
         for value in values:
             if not isinstance(value, str):
-                raise self.wrong(name, value, "expected a list of names")
+                raise self._wrong_item(name, value, "a list of names")
         return tuple(values)
 
     def table(self, name: str, *, optional: bool = False) -> "TomlTable":
@@ -92,7 +92,7 @@ class TomlTable:
         values: list[Any] = self.take(name, list)
         for value in values:
             if not isinstance(value, dict):
-                raise self.wrong(name, value, f"expected tables, each under [[{name}]]")
+                raise self._wrong_item(name, value, f"tables, each under [[{name}]]")
         return [TomlTable(self.file, value, at=f"{self._path(name)}[{place}]") for place, value in enumerate(values)]
 
     def items(self) -> Iterator[tuple[str, "TomlTable"]]:
@@ -110,9 +110,15 @@ class TomlTable:
 
     def wrong(self, name: str, value: object, remedy: str) -> UserError:
         """The error about the value of a field."""
-        shown = repr(value)
-        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
-        return UserError(f"{self.file}: {self._path(name)} is {shown}; {remedy}")
+        return UserError(f"{self.file}: {self._path(name)} is {_shown(value)}; {remedy}")
+
+    def _wrong_item(self, name: str, value: object, expected: str) -> UserError:
+        return UserError(f"{self.file}: {self._path(name)} has {_shown(value)} in it; expected {expected}")
 
     def _path(self, name: str) -> str:
         return f"{self._at}.{name}" if self._at else name
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
