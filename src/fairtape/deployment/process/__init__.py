@@ -9,7 +9,7 @@
 - `site_traces`: trace files of a site
 - `fork_server`: forks commands from a process that has imported their modules
 - `supervisor`: starts and stops processes by name
-- `local_cluster`: all processes of a deployment on this machine
+- `local_cluster`: all processes of a deployment on this machine, and the restart of those that end
 - `children`: child processes that are connected by pipes
 - `idle_guard`: keeps processors out of idle states
 """

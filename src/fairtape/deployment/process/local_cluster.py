@@ -1,4 +1,4 @@
-"""A deployment on this machine: all of its processes under one supervisor, and their log."""
+"""A deployment on this machine: all of its processes under one supervisor, their restarts, and their log."""
 
 import signal
 import time
