@@ -12,7 +12,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq --only-bi
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-# An environment knows its folder by its full path, so in a moved or copied folder it is made anew.
+# An environment contains the full path of its folder, so it is made again in a folder that was moved or copied.
 ifneq "$(shell cat $(STAMP) 2>/dev/null)" "$(CURDIR)"
 .PHONY: $(STAMP)
 endif
@@ -36,7 +36,7 @@ test: setup ## every check of the project: style, types, layers, then all tests
 
 setup: $(STAMP) ## make .venv, or bring it up to date
 
-format: setup ## put all code into its one form
+format: setup ## format all code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
