@@ -1,7 +1,7 @@
 """One market, one order, one moment.
 
 `fairtape` merges the messages of many venues into a single sequence, delivers that sequence to every site at the
-same instant, and can prove afterwards that it did. ARCHITECTURE.md is the map; PROTOCOL.md is the law.
+same instant, and can prove afterwards that it did. ARCHITECTURE.md is the map of the code; PROTOCOL.md is normative.
 
 A program that wants to read it begins with `fairtape.connect`; one that wants to trade, with `fairtape.trade`.
 """

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_with_the_report_of_what_was_done(tmp_path: Path) -> None:
     assert "delivered 0" not in " ".join(output.split())
     assert "one order at all 9 sites  yes" in output
     assert "the floors closed early" in output
-    assert "make the report: fairtape pipeline run" in output
+    assert "make the report with: fairtape pipeline run" in output
     assert "30 of 30 in 3 regions received exactly what was released" in " ".join(output.split())
 
 

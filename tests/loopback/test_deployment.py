@@ -80,7 +80,7 @@ def test_an_operator_retires_and_admits_a_site_while_trades_are_published(tmp_pa
         assert run("operate", folder, "admit", "s2")[0] == 0
         nodes = await_members(folder, "s1", "s2")
         assert {node["sequence"] for node in nodes.values() if node["kind"] == "site"} == {2_000}
-        assert run("operate", folder, "resume")[1].startswith("nothing had halted")
+        assert run("operate", folder, "resume")[1].startswith("the ring was not halted")
         assert run("up", folder)[2].endswith("is running already; stop it first\n")
         interrupt(process)
         code, output, errors = finish(process)
@@ -111,11 +111,11 @@ def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) 
     with deployment(folder, "--sites", 3, "--profile", "metro", "--reformers", 1) as process:
         nodes = await_members(folder, "s1", "s2", "s3")
         listener, blocked = start("listen", folder, "--json", "--from-seq", 1), start("listen", folder)
-        followed = await_line(listener, "this is what site").split()[4]
-        await_line(blocked, "this is what site")
+        followed = await_line(listener, "following site").split()[2]
+        await_line(blocked, "following site")
         assert run("publish", folder, "--generate", 2_000)[0] == 0
         os.kill(nodes[followed]["pid"], signal.SIGKILL)
-        await_line(listener, f"site {followed} no longer serves; this is what site")
+        await_line(listener, f"site {followed} no longer serves; following site")
         assert run("publish", folder, "--generate", 20_000)[0] == 0  # more lines than fit into a pipe
         lines = [json.loads(line) for line in lines_of(listener, 22_000, '"kind":"trade"')]
         interrupt(listener)
@@ -132,7 +132,7 @@ def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) 
         assert blocked.wait(PATIENCE) == 0
         blocked.communicate()
         late = start("listen", folder, "--site", "s1" if followed != "s1" else "s2")
-        await_line(late, "this is what site")
+        await_line(late, "following site")
         interrupt(process)
         finish(process)
         code, output, errors = finish(late)
@@ -153,12 +153,12 @@ def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) 
         (("node", "{made}", "s1", "--load", 5), "--load is 5, and s1 is a site; only sources publish"),
         (("drill", "{made}", "kill", "XNYS"), "SITE is 'XNYS'; {made}/deployment.toml names s1, x1, x2"),
         (("drill", "{made}", "kill", "s1", "--rate", 0), "--rate is 0; give from 1 to 1,000,000 messages per second"),
-        (("operate", "{made}", "retire"), "retire lacks a SITE; name the site"),
+        (("operate", "{made}", "retire"), "retire needs a SITE; name the site"),
         (("operate", "{made}", "retire", "s1"), "no reformation server of '{made}' leads; start it with: fairtape up"),
         (("listen", "{made}"), "no site of the deployment in '{made}' runs on this machine; start it with: "),
         (("listen", "{made}", "--site", "s1"), "--site is 's1', which does not run on this machine; name one that"),
         (("listen", "{made}", "--site", "s7"), "--site is 's7'; {made}/deployment.toml names s1"),
-        (("listen", "{made}", "--sites", 4), "--sites is given, and {made}/deployment.toml says what its deployment"),
+        (("listen", "{made}", "--sites", 4), "--sites is given, and {made}/deployment.toml already describes a"),
         (("listen", "{made}", "--from-seq", 0), "--from-seq is 0; give from 1 to "),
         (("listen", "{new}", "--site", "s1"), "--site is given, and folder '{new}' holds no deployment; leave it out"),
         (("publish", "{made}", "--generate", 1), "the ring in '{made}' is not running; start it with: fairtape up"),

@@ -140,7 +140,7 @@ def test_a_reader_that_reads_nothing_delays_neither_the_ring_nor_its_end(tmp_pat
         errors = listen.stderr.read()
     assert code == 0, errors
     assert {verify(journal).released_sequence for journal in folder.glob("journals/*")} == {40_000}
-    assert "; then the reader took no more lines: go on with --from-seq " in errors
+    assert "; the reader stopped reading: continue with --from-seq " in errors
     rest = int(errors.partition("--from-seq ")[2].partition(";")[0])
     with ring(folder, "--json", "--from-seq", rest) as listen:
         trades = trades_among(lines_of(listen, 40_001 - rest, '"kind":"trade"'))
@@ -159,7 +159,7 @@ def test_when_the_printed_site_is_killed_the_others_go_on_and_it_is_started_agai
         os.kill(pids_of(folder)[printed], signal.SIGKILL)
         await_line(listen, f"{printed} was ended by SIGKILL")
         assert run("publish", folder, "--generate", 1_000, "--source", "XLON")[0] == 0
-        await_line(listen, f"starting {printed} again")
+        await_line(listen, f"restarting {printed}")
         lines = lines_of(listen, 2_000, '"kind":"trade"')
         interrupt(listen)
         code, output, errors = finish(listen)
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_the_ring_in_one_sentence_and_its_publisher_reports_its
         code, _, errors = finish(listen)
         assert code == 1
         assert errors.count("fairtape: ") == 1
-        assert errors.splitlines()[-1].startswith("fairtape: the deployment cannot go on: ")
+        assert errors.splitlines()[-1].startswith("fairtape: the deployment cannot continue: ")
         assert "cannot be written (File too large); it ends with sequence " in errors.splitlines()[-1]
         assert "Traceback" not in errors
         code, output, errors = finish(publish)
@@ -210,7 +210,7 @@ def test_a_temporary_deployment_runs_once_at_a_time_and_goes_on_when_it_is_run_a
     folder = tmp_path / "ring"
     with ring(folder) as listen:
         second = start("listen", folder, "--json", "--from-seq", 1)
-        await_line(second, "this is what site")
+        await_line(second, "following site")
         code, output, errors = run("up", folder)
         assert (code, output) == (2, "")
         assert errors.endswith("is running already; stop it first\n")

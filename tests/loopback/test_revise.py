@@ -26,7 +26,7 @@ def test_a_venue_revises_what_it_published_and_listeners_see_it_in_the_order(tmp
         assert run("revise", "halt", folder, "xnys")[0] == 0
         refused = {
             ("cancel", folder, 99): "NUMBER is 99, which the order has not reached; name a trade by its number",
-            ("cancel", folder, 3): "NUMBER is 3, which is no trade; name a trade by its number",
+            ("cancel", folder, 3): "NUMBER is 3, which is not a trade; name a trade by its number",
             ("cancel", folder, 1): "NUMBER is 1, a trade that number 3 has canceled; it is void",
             ("cancel", folder, 2): "a trade that number 4 has corrected; it is known by that number now",
             ("correct", folder, 2): "neither --price nor --quantity is given; give the correct value",

@@ -167,7 +167,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(sender: UdpSocket) -> None:
 
 
 def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"host is 198\.51\.100\.7, which is no address of this machine"):
+    with pytest.raises(UserError, match=r"host is 198\.51\.100\.7, which is not an address of this machine"):
         bind("198.51.100.7", 0)
 
 

@@ -134,7 +134,7 @@ def test_a_request_beyond_the_limit_is_answered_with_retry_after(
     with served(make_site(tmp_path, 3)) as server:
         monkeypatch.setattr(api, "RESPONSES_MAX", 0)
         code, body = get(server, "/v1/trades?from=1")
-        assert (code, json.loads(body)["told"]) == (503, "0 others read the past; come back in a moment")
+        assert (code, json.loads(body)["told"]) == (503, "0 others read the past; retry in a moment")
         monkeypatch.undo()
         assert get_json(server, "/v1/trades?from=1")["next"] == 4
 

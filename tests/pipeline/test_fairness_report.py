@@ -58,7 +58,7 @@ def test_findings_have_the_colour_of_their_verdict(report: Path) -> None:
     assert "has a spread of 60&nbsp;ms at the median" in page
     assert 'good">All 3 sites hold one sequence: 1,200 messages in 240 tokens' in page
     assert 'good">Every number is there exactly once' in page
-    assert 'good">The ring was formed anew once; the longest pause was 1.25&nbsp;s. No message was lost.' in page
+    assert 'good">The ring was reformed once; the longest pause was 1.25&nbsp;s. No message was lost.' in page
     assert 'attention">5 of 3,600 deliveries were late (0.139&nbsp;%), and each is marked. No release was' in page
     assert 'soft">For 1,150 of 1,200 messages that several sites released (95.8&nbsp;%)' in page
     assert "<dt>guarantees kept</dt><dd>5 of 5</dd>" in page
@@ -129,7 +129,7 @@ def test_an_empty_folder_gives_a_page_that_says_so(spark: "SparkSession", tmp_pa
     (tmp_path / "tables").mkdir()
     made = make_report(spark, tmp_path / "tables", tmp_path / "out")
     assert "no message was released" in made.page.read_text()
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         make_report(spark, tmp_path / "nowhere", tmp_path / "out")
 
 
@@ -138,7 +138,7 @@ def test_a_formation_is_shown_with_the_sites_that_left_and_the_first_is_no_chang
     second = {"stripe": 0, "formation": 2, "broken": False, "first_at_ns": 9 * SECOND, "silence_ns": 3 * SECOND}
     members = [{"stripe": 0, "formation": number, "members": found} for number, found in ((1, [7, 8, 9]), (2, [7, 9]))]
     section = failover_section([first, second], members, [], Names(sites={8: "Tokyo"}))
-    assert section.finding == "The ring was formed anew once; the longest pause was 3 s."
+    assert section.finding == "The ring was reformed once; the longest pause was 3 s."
     assert "00:00:09 formation 2, without Tokyo" in section.html()
     assert "never paused" in failover_section([first], members, [], Names()).finding
 

@@ -60,7 +60,7 @@ def test_late_releases_that_waited_for_a_new_formation_are_counted_apart(spark: 
         row["late"] = True
     page = make_report(spark, values.write_tables(tmp_path / "tables", made), tmp_path / "out").page.read_text()
     assert "20 of 3,600 deliveries were late" in page
-    assert "15 of them waited for the ring to be formed anew" in page
+    assert "15 of them waited for the ring to be reformed" in page
 
 
 @pytest.mark.parametrize("name", ["a folder", "Zürich, 東京", "a=b:c & 'd'"])

@@ -208,8 +208,8 @@ def test_a_journal_that_was_truncated_is_not_read_on_silently(tmp_path: Path) ->
         ({"journals": "x", "first": "0"}, "first is '0'"),
         ({"journals": "x", "since": "2026-01-01"}, "since is '2026-01-01'"),
         ({"journals": "x", "since": "2026-01-01T00:00:00.0000000001Z"}, "nine decimals of a second at most"),
-        ({"journals": "[]"}, "no list of directories"),
-        ({"journals": '[""]'}, "no list of directories"),
+        ({"journals": "[]"}, "not a list of directories"),
+        ({"journals": '[""]'}, "not a list of directories"),
         ({"journals": "x", "first": "1_0"}, "first is '1_0'; it must be a whole number"),
         ({"journals": "x", "rows": "ticks"}, "rows is 'ticks'"),
         ({"journals": "x", "symbols": " , "}, "symbols names none"),
@@ -245,7 +245,7 @@ def test_two_journals_of_one_partition_are_refused_and_a_missing_directory_is_na
         pipeline.append(tmp_path / name, pipeline.tokens(1))
     with pytest.raises(UserError, match="are both of stripe 0 and site 1"):
         pipeline.rows(JournalSourceOptions(journals=(str(tmp_path / "*"),)))
-    with pytest.raises(UserError, match="which is no directory"):
+    with pytest.raises(UserError, match="which is not a directory"):
         pipeline.rows(JournalSourceOptions(journals=(str(tmp_path / "none"),)))
 
 

@@ -36,7 +36,7 @@ def test_tables_are_made_kept_and_proved_by_commands(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "nowhere", "--out", "tables"], "'nowhere' is no directory"),
+        (["run", "nowhere", "--out", "tables"], "'nowhere' is not a directory"),
         (["run", ".", "--out", "tables"], "'.' holds no journal"),
         (["run", "journal", "--out", "t#h"], "names with '#'; choose a folder without that character"),
         (["run", "journal", "--out", "t[x]"], "names with '['"),
@@ -68,7 +68,7 @@ def test_a_mistake_is_reported_in_one_sentence(
 def test_a_history_that_is_no_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.parquet").write_text("no parquet at all")
     (tmp_path / "time.csv").write_text("symbol,time,price,quantity\nABC,yesterday,1,1\n")
-    for name, sentence in (("bad.parquet", "is no Parquet or Delta table"), ("time.csv", "cannot be read")):
+    for name, sentence in (("bad.parquet", "is not a Parquet file or a Delta table"), ("time.csv", "cannot be read")):
         history, plan = str(tmp_path / name), str(tmp_path / "plan.toml")
         assert fairtape(["pipeline", "stripes", "--from", history, "--out", plan]) == 2
         error = capsys.readouterr().err

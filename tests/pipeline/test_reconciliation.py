@@ -71,7 +71,7 @@ def test_an_entry_that_one_site_lacks_is_a_difference(spark: "SparkSession", tmp
 
 def test_a_missing_directory_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fairtape([str(tmp_path / "nowhere")], command) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("at", [3, 300, 600, 1_700, 2_500, -1])

@@ -90,7 +90,7 @@ def test_a_gap_and_a_duplicate_are_broken_guarantees(counts: tuple[int, int]) ->
     ("late", "waited", "early", "unmarked", "verdict", "sentence"),
     [
         (0, 0, 0, 0, PageVerdict.GOOD, "0 of 1,000 deliveries were late (0 %). No release was early."),
-        (50, 50, 0, 0, PageVerdict.GOOD, "each is marked. All of them waited for the ring to be formed anew."),
+        (50, 50, 0, 0, PageVerdict.GOOD, "each is marked. All of them waited for the ring to be reformed."),
         (50, 40, 0, 0, PageVerdict.ATTENTION, "A longer commit delay makes fewer of them late."),
         (0, 0, 9, 0, PageVerdict.FAILED, "9 deliveries were early."),
         (0, 0, 0, 3, PageVerdict.FAILED, "3 deliveries were late and are not marked."),
@@ -197,9 +197,9 @@ def test_formations_of_two_stripes_with_one_number_are_distinguished() -> None:
         "00:00:08 stripe 0, formation 2, without site 2",
         "00:00:09 stripe 1, formation 2, with site 4",
     ]
-    assert section.finding == "The rings of 2 stripes were formed anew 2 times; the longest pause was 70 ns."
+    assert section.finding == "The rings of 2 stripes were reformed 2 times; the longest pause was 70 ns."
     alone = failover_section(changes[1:3], formations, [], Names())
-    assert alone.finding == "The ring of stripe 0 was formed anew once; the longest pause was 50 ns."
+    assert alone.finding == "The ring of stripe 0 was reformed once; the longest pause was 50 ns."
     row = {"period_at_ns": SECOND, "tokens": 1, "p50_ns": 1, "p99_ns": 1, "max_ns": 1}
     plot = spread_section([row], [row], changes, SECOND).plots[0]
     assert isinstance(plot, LinePlot)

@@ -91,7 +91,7 @@ def test_a_broken_promise_is_named_with_the_command_that_repeats_it(
     monkeypatch.setattr(SimulatedStoreAccess, "query", slow_to_write)
     assert run(["failover", "--seeds", "1", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
-    assert "again: fairtape check --seed 1 --failover" in shown
+    assert "repeat with: fairtape check --seed 1 --failover" in shown
     assert "1 broke a guarantee" in shown
     assert run(["failover", "--seeds", "1", "--jobs", "1", "--json"]) == 1
     failures = json.loads(capsys.readouterr().out)["failures"]

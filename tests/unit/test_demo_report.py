@@ -105,7 +105,7 @@ def test_a_killed_receiver_counts_up_to_its_last_release() -> None:
     output = text(KILLED)
     assert "delivered 10 messages at every site but Tokyo" in output
     assert "yes: 8 identical to the end, and Tokyo identical for the 4 messages it released" in output
-    assert "Tokyo, 10.0 s after the opening; the ring went on without it 3.8 s later" in output
+    assert "Tokyo, 10.0 s after the opening; the ring continued without it 3.8 s later" in output
     assert "its customers received two feeds again after 4.1 s" in output
     assert "25.000% of all releases; 8.333% waited for a reformation" in output
     fields = KILLED.as_json()
@@ -114,7 +114,7 @@ def test_a_killed_receiver_counts_up_to_its_last_release() -> None:
 
 
 def test_a_ring_that_did_not_go_on_is_reported() -> None:
-    assert "the ring did not go on without it in time" in text(replace(KILLED, reformed_delay=None))
+    assert "the ring did not continue without it in time" in text(replace(KILLED, reformed_delay=None))
     assert "its customers receive two feeds again" in text(replace(KILLED, restored_delay=None))
     assert "two feeds again" not in text(replace(KILLED, restored_delay=None, without_second_feed=3))
 
@@ -143,7 +143,7 @@ def test_a_noun_agrees_with_its_count(count: int, output: str) -> None:
 
 
 def test_only_a_temporary_folder_comes_with_the_command_that_removes_it() -> None:
-    assert text().endswith("remove all: rm -r '/some where'")
+    assert text().endswith("remove everything with: rm -r '/some where'")
     assert "rm -r" not in text(temporary=False)
 
 

@@ -124,7 +124,7 @@ def test_every_stage_fits_every_screen(deployment: Deployment, width: int, heigh
     if stage == "reformed":
         made.formations[2] = a_formation(2, without=VICTIM)
     if stage == "broken":
-        made.fail("the process of London ended unasked, with exit code -9", settled_at=NOW)
+        made.fail("the process of London ended unexpectedly, with exit code -9", settled_at=NOW)
     console = Console(width=width, height=height, record=True, force_terminal=True, file=None, quiet=False)
     with console.capture() as captured:
         console.print(screen(made, NOW + SECOND, height))

@@ -19,18 +19,18 @@ from fairtape.core.errors import UserError, remedy_for
 
 COMMANDS: Final = {
     "demo": CommandEntry(
-        "A ring", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."
+        "Market data", "fairtape.cli.demo", "demo", "Run a whole market on this machine and prove its order."
     ),
     "listen": CommandEntry(
-        "A ring", "fairtape.cli.listen", "listen", "Print the one order of a deployment, or of a temporary one."
+        "Market data", "fairtape.cli.listen", "listen", "Print what a deployment releases; make one if there is none."
     ),
     "publish": CommandEntry(
-        "A ring", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."
+        "Market data", "fairtape.cli.publish", "publish_command", "Publish a file of trades into a ring."
     ),
     "revise": CommandEntry(
-        "A ring", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
+        "Market data", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": CommandEntry("A ring", "fairtape.cli.processes", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "web": CommandEntry("Market data", "fairtape.cli.processes", "web", "Serve the ticker of a site by WebSocket and HTTP."),
     "init": CommandEntry(
         "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and the keys of its nodes."
     ),
@@ -46,7 +46,7 @@ COMMANDS: Final = {
         "Retire and admit sites; change the plan; resume after a halt.",
     ),
     "edge": CommandEntry("A deployment", "fairtape.cli.processes", "edge", "Run the retransmit server of a site."),
-    "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Receive the ticker as a customer does."),
+    "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Receive the multicast stripes as a customer."),
     "gateway": CommandEntry(
         "A deployment", "fairtape.cli.processes", "gateway", "Run order entry: FIX, OUCH and the Python client."
     ),
@@ -76,7 +76,7 @@ COMMANDS: Final = {
         "Simulation and measurement",
         "fairtape.cli.simulate",
         "failover",
-        "Crash members and measure how soon the others go on.",
+        "Crash members and measure how soon the others continue.",
     ),
     "scale": CommandEntry(
         "Simulation and measurement",
@@ -88,7 +88,7 @@ COMMANDS: Final = {
         "Simulation and measurement",
         "fairtape.cli.bench",
         "bench",
-        "Measure fairtape on this machine, beside a baseline.",
+        "Measure fairtape on this machine, next to a baseline.",
     ),
     "journal": CommandEntry(
         "Journals and tables", "fairtape.cli.journal", "journal", "Read and check a site's journal."
@@ -147,7 +147,7 @@ def run(arguments: Sequence[str], command: click.Command = fairtape) -> int:
         if trouble.errno != errno.ENOSPC or trouble.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo("fairtape: standard output takes no more (no space is left); send it to another place", err=True)
+        click.echo("fairtape: standard output cannot be written (no space is left); redirect it elsewhere", err=True)
         return EXIT_PIPE_CLOSED
     return code if isinstance(code, int) else 0
 

@@ -23,14 +23,14 @@ _URL = click.option("--accounts", "address", metavar="URL", help="A database ins
 @accounts.command()
 @_DIRECTORY
 @click.argument("name")
-@click.option("--broker", default="", help="The login that vouches for this one.")
+@click.option("--broker", default="", help="The login of its broker, which may also trade for it.")
 @click.option("--password", envvar="FAIRTAPE_PASSWORD", help="Prompted for if not given.")
 @_URL
 def add(*, directory: Path, name: str, broker: str, password: str | None, address: str | None) -> None:
     """Make a login and the account of the same name.
 
-    The password is prompted for, or taken from FAIRTAPE_PASSWORD: other users of a machine can see the arguments of a
-    command. A login with a --broker is a customer of that login: the broker may also trade for it.
+    The password is prompted for, or taken from FAIRTAPE_PASSWORD. Avoid --password: other users of a machine can see
+    the arguments of a command. A login with a --broker is a customer of that login.
     """
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.process.gateway import accounts_of
@@ -38,7 +38,7 @@ def add(*, directory: Path, name: str, broker: str, password: str | None, addres
     deployment = read_deployment(directory)
     secret = password or click.prompt("password", hide_input=True, confirmation_prompt=True, err=True)
     accounts_of(deployment.folder, address).add(name, secret, broker=broker)
-    click.echo(f"{name} may log in" + (f", and {broker} may act for it" if broker else ""))
+    click.echo(f"{name} may log in" + (f", and {broker} may trade for it" if broker else ""))
 
 
 @accounts.command("list")

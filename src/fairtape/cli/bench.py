@@ -126,7 +126,7 @@ REAL_TIME_TEXT: Final = {
 
 @click.group()
 def bench() -> None:
-    """Measure fairtape on this machine, beside a baseline."""
+    """Measure fairtape on this machine, next to a baseline."""
 
 
 @bench.command()

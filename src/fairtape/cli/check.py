@@ -29,7 +29,7 @@ SECONDS_MAX: Final = 1e6  # no world lasts that long
 @click.option("--failover", is_flag=True, help="Deployments without link faults, in which one or two members crash.")
 @click.option("--floor", is_flag=True, help="As --healing, with a trading floor at every site.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
-@click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
+@click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def check(
@@ -74,7 +74,8 @@ def check(
         tally.add(outcome)
         digest.add(outcome)
         if outcome.failed and not as_json:
-            click.echo(f"seed {outcome.seed} broke {outcome.text}\n  again: {replay_command(outcome, *kind.options)}")
+            command = replay_command(outcome, *kind.options)
+            click.echo(f"seed {outcome.seed} broke {outcome.text}\n  repeat with: {command}")
     seconds = time.perf_counter() - began_at
     if as_json:
         fields = {"worlds": kind.name, **_fields(tally, seconds, kind, at_once), "loss": loss, "digest": str(digest)}

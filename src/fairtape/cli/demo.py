@@ -48,7 +48,7 @@ LINE_PERIOD: Final = 2 * SECOND  # between two progress lines, without a termina
 @click.option("--rate", default=400.0, show_default=True, help="Messages per second, over all floors.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the trades and the losses.")
 @click.option("--customers", default=200, show_default=True, help="Customers, over three regions.")
-@click.option("--kill/--no-kill", "kills", default=True, show_default=True, help="Kill one receiver half-way.")
+@click.option("--kill/--no-kill", "kills", default=True, show_default=True, help="Kill one site half-way.")
 @click.option("--mesh", is_flag=True, help="Use unicast between all sites, even where IP multicast works.")
 @click.option(
     "--folder",
@@ -227,11 +227,11 @@ def report(findings: "Findings", *, temporary: bool) -> str:
     lines = [
         *_wrapped(rows),
         f"deployment: {findings.folder}; run it again with: fairtape up {folder}",
-        f"show a journal: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
-        f"verify all journals: fairtape journal verify {folder}/journals/*",
+        f"show a journal with: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
+        f"verify all journals with: fairtape journal verify {folder}/journals/*",
     ]
     if temporary:
-        lines.append(f"remove all: rm -r {folder}")
+        lines.append(f"remove everything with: rm -r {folder}")
     return "\n".join(lines)
 
 
@@ -258,7 +258,7 @@ def _order_text(findings: "Findings") -> str:
 
 def _edge_rows(findings: "Findings") -> Iterator[tuple[str, str]]:
     if findings.killed is not None:
-        yield "receiver killed", _kill_text(findings)
+        yield "site killed", _kill_text(findings)
     if findings.world.customers:
         yield "customers", _customer_text(findings)
 
@@ -266,8 +266,8 @@ def _edge_rows(findings: "Findings") -> Iterator[tuple[str, str]]:
 def _kill_text(findings: "Findings") -> str:
     text = f"{findings.killed}, {findings.killed_at / 1e9:.1f} s after the opening"
     if findings.reformed_delay is None:
-        return f"{text}; the ring did not go on without it in time"
-    text += f"; the ring went on without it {findings.reformed_delay / 1e9:.1f} s later"
+        return f"{text}; the ring did not continue without it in time"
+    text += f"; the ring continued without it {findings.reformed_delay / 1e9:.1f} s later"
     if findings.restored_delay is None:
         return text if findings.without_second_feed else f"{text}, and its customers receive two feeds again"
     return f"{text}, and its customers received two feeds again after {findings.restored_delay / 1e9:.1f} s"
@@ -356,7 +356,7 @@ def _page(findings: "Findings") -> Path | None:
 
 def _page_text(page: Path | None, folder: Path) -> str:
     if page is None:
-        return f"make the report: {page_commands(folder)}"
+        return f"make the report with: {page_commands(folder)}"
     return f"tables: {folder / TABLES}\nreport: {page}"
 
 
@@ -420,7 +420,7 @@ def show_floor(ctx: click.Context) -> NoReturn:
         for line in session.run():
             click.echo(line)
     except Violation as broken:
-        click.echo(f"fairtape: a guarantee broke: {broken}", err=True)
+        click.echo(f"fairtape: a guarantee was broken: {broken}", err=True)
         ctx.exit(EXIT_BROKEN)
     summary = session.summary()
     click.echo(_floor_text(summary))

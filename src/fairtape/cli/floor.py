@@ -486,7 +486,7 @@ def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, sou
 @click.argument("side", type=click.Choice([each.name.lower() for each in Side]))
 @click.argument("quantity")
 @click.argument("symbol")
-@click.option("--price", help="The limit.  [default: a market order]")
+@click.option("--price", help="Limit price.  [default: a market order]")
 @click.option("--stop", help="Trigger price: the order becomes active when a trade reaches it.")
 @click.option(
     "--wait",
@@ -495,7 +495,7 @@ def market(ctx: click.Context, *, directory: Path, symbol: str, action: str, sou
     show_default=True,
     help="Time in force.",
 )
-@click.option("--post-only", is_flag=True, help="Refuse the order instead of trading at once.")
+@click.option("--post-only", is_flag=True, help="Reject the order if it would trade immediately.")
 @click.option("--id", "client_id", help="Client order ID.  [default: the time]")
 @_SOURCE
 @click.pass_context
@@ -547,7 +547,7 @@ def order(
     answer, floor = enter_request(directory, source, make_request)
     found = floor.accounts.get(account)
     waiting = None if found is None else found.orders.get(name)
-    left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} wait in the book of {symbol}"
+    left = "done" if waiting is None else f"{format_fixed(waiting[1].open)} of {quantity} open in the book of {symbol}"
     print_answer(ctx, answer, f"order {name}: {left}")
     for fill in fills_of(answer, account, name):
         trade = fill.trade

@@ -57,7 +57,7 @@ class EdgeTarget:
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--stripe", "stripes", type=int, multiple=True, help="An edge stripe, by its number.  [default: all]")
+@click.option("--stripe", "stripes", type=int, multiple=True, help="Number of an edge stripe; may be repeated.  [default: all]")
 @click.option("--feeds", default="", metavar="A,B", help="Feeds to receive.  [default: all of the plan]")
 @click.option(
     "--grade", type=click.Choice(["guaranteed", "best-effort"]), default="best-effort", show_default=True,
@@ -69,10 +69,10 @@ class EdgeTarget:
     show_default=True,
     help="With best-effort: wait this long for what is missing.",
 )
-@click.option("--from", "begin", type=int, help="Begin each stripe with this number.  [default: what comes next]")
+@click.option("--from", "begin", type=int, help="Begin each stripe with this number.  [default: the next one]")
 @click.option("--session", help="With --from: the session that the number belongs to, as it was printed.")
 @click.option("--tag", help="With a plan file: the deployment's tag at the edge.")
-@click.option("--server", "servers", multiple=True, metavar="HOST:PORT", help="With a plan file: a retransmit server.")
+@click.option("--server", "servers", multiple=True, metavar="HOST:PORT", help="With a plan file: a retransmit server; may be repeated.")
 @click.option("--interface", help="Network interface, by name or address.  [default: loopback, or that of the sites]")
 @click.option("--trades", type=int, metavar="N", help="Stop after N trades.")
 @click.option("--seconds", type=float, help="Stop after this time.  [default: at Ctrl-C]")
@@ -95,11 +95,11 @@ def hear(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Receive the ticker as a customer does.
+    """Receive the multicast stripes as a customer.
 
-    TARGET is a deployment, or the file of a stripe plan. The first copy of each message is used, from either feed; what
-    is missing is requested from the retransmit servers. Gaps, silent feeds, reformations, Breaks and plan changes are
-    separate lines.
+    TARGET is a deployment with an edge (`fairtape init --edge`), or the file of a stripe plan. The first copy of each
+    message is used, from either feed; what is missing is requested from the retransmit servers. Gaps, silent feeds,
+    reformations, Breaks and plan changes are separate lines.
 
     The exit code is 1 if messages are missing at the end.
     """
@@ -234,7 +234,9 @@ def _target(target: Path, tag: str | None, servers: tuple[str, ...], interface: 
                 raise UserError(f"{option} is given, and {target / FILE} has this setting; leave the option out")
         return _deployed(read_deployment(target), interface)
     if target.is_dir():
-        raise UserError(f"TARGET is {str(target)!r}, which is not a deployment; make one with: fairtape init {target}")
+        raise UserError(
+            f"TARGET is {str(target)!r}, which is not a deployment; make one with: fairtape init {target} --edge 4"
+        )
     if tag is None:
         raise UserError(
             "TARGET is a plan file, which does not name its deployment; give the deployment's tag with --tag"

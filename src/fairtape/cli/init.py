@@ -43,12 +43,17 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 @click.option(
     "--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]), help=REMEDY
 )
-@click.option("--address", multiple=True, metavar="HOST", help="Hosts of the sites, in turn.  [default: this machine]")
+@click.option(
+    "--address",
+    multiple=True,
+    metavar="HOST",
+    help="Host of nodes; may be repeated, nodes are then assigned in turn.  [default: this machine]",
+)
 @click.option("--edge", type=int, metavar="STRIPES", help="Serve customers on this many stripes.  [default: no edge]")
 @click.option(
     "--cities", metavar="CITY,CITY…|all", help="Name the sites after these cities, and inject the delays between them."
 )
-@click.option("--loss", type=float, help="With --cities: inject this share of losses on every link.  [default: 0]")
+@click.option("--loss", type=float, help="With --cities: fraction of datagrams lost on every link.  [default: 0]")
 @click.option("--mesh", is_flag=True, help="Unicast to each node, even where IP multicast works.")
 def init(
     *,
@@ -70,7 +75,7 @@ def init(
 ) -> None:
     """Make a deployment: its file and the keys of its nodes.
 
-    The file describes nodes, loops, addresses and rules, with a comment on each setting. A folder that already holds a
+    The file describes nodes, loops, addresses and rules; comments explain the settings. A folder that already holds a
     deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
     sustain is chosen, and the file names it.
 

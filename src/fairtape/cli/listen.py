@@ -1,4 +1,4 @@
-"""`fairtape listen`: print the one order of a deployment that runs here, or of a temporary one that this command runs.
+"""`fairtape listen`: print what a deployment that runs here releases, or a temporary one that this command runs.
 
 Both are printed the same way: the lines of one site, and of another one when that one fails.
 """
@@ -39,9 +39,9 @@ EXISTING_ONLY: Final = ("site", "from_seq")
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--site", help="Of a deployment: hear only this site.  [default: any that serves]")
-@click.option("--from-seq", type=int, help="Of a deployment: begin with this number.  [default: what comes next]")
-@click.option("--sites", default=3, show_default=True, help="Of a new deployment: its sites.")
+@click.option("--site", help="Of a deployment: follow only this site.  [default: any that serves]")
+@click.option("--from-seq", type=int, help="Of a deployment: begin with this number.  [default: the next release]")
+@click.option("--sites", default=3, show_default=True, help="Of a new deployment: number of sites.")
 @click.option(
     "--profile",
     default="metro",
@@ -50,7 +50,7 @@ EXISTING_ONLY: Final = ("site", "from_seq")
     help="Of a new deployment: its timing.",
 )
 @click.option("--mesh", is_flag=True, help="Of a new deployment: unicast to each node, even where IP multicast works.")
-@click.option("--seconds", type=float, help="How long.  [default: until Ctrl-C]")
+@click.option("--seconds", type=float, help="Stop after this time.  [default: until Ctrl-C]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.pass_context
 def listen(
@@ -65,19 +65,19 @@ def listen(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Print the one order of a deployment, or of a temporary one.
+    """Print what a deployment releases; make one if there is none.
 
-    Where DIRECTORY holds a deployment that runs, this is what one of its sites on this machine releases, from now on or
-    from --from-seq on; when that site fails, it goes on with another. A change of formation is a line of its own at its
-    place in the order, and so is a BREAK: sites that are lost may have used the numbers from there on otherwise.
+    If DIRECTORY holds a running deployment, the command follows one of its sites on this machine, from now on or from
+    --from-seq on; when that site fails, it continues with another. A change of formation is a separate line at its
+    position in the order, and so is a BREAK: lost sites may have assigned the numbers from there on to other messages.
 
     A DIRECTORY that is new or empty gets a temporary deployment: all of its nodes run on this machine, for as long as
-    this command does. It heals like any other, and a process that fails is started again. The same command runs it
-    again later, and its journals continue. For other settings, use `fairtape init` and `fairtape up`.
+    this command does. It recovers from failures like any other, and a process that ends is restarted. The same command
+    runs it again later, and its journals continue. For other settings, use `fairtape init` and `fairtape up`.
 
     Another terminal can publish with `fairtape publish DIRECTORY FILE`. A slow reader of the lines delays no site and
-    misses nothing: what it has not read waits in the journal. After Ctrl-C it has a second to read what was printed; a
-    second Ctrl-C ends the command at once.
+    misses nothing: what it has not read waits in the journal. After Ctrl-C the reader has a second to read what was
+    printed; a second Ctrl-C ends the command at once.
 
     The exit code is 1 when the deployment stops by itself.
     """
@@ -87,7 +87,7 @@ def listen(
 
     check_within("--seconds", seconds, 0.001, SECONDS_MAX)
     if (directory / FILE).exists():
-        _refuse_options(ctx, NEW_ONLY, f"{directory / FILE} says what its deployment is like")
+        _refuse_options(ctx, NEW_ONLY, f"{directory / FILE} already describes a deployment")
         check_within("--from-seq", from_seq, 1, NUMBER_MAX)
         deployment = read_deployment(directory)
     else:
@@ -132,7 +132,7 @@ def tune_in(
         begin = from_sequence or failover.released_through(chosen) + 1
         listener = TapeListener(failover, chosen, begin, interrupts, as_json=as_json)
         name = failover.names[chosen]
-        click.echo(f"this is what site {name} of {deployment.folder} releases; Ctrl-C ends it", err=True)
+        click.echo(f"following site {name} of {deployment.folder}; Ctrl-C ends this", err=True)
         ended = listener.hear(period)
         complete = listener.flush()
     click.echo(_summary(listener.tape, complete=complete), err=True)
@@ -215,15 +215,15 @@ class ClusterChecks:
             self._check_at = time.monotonic() + CLUSTER_CHECK_PERIOD
             self._cluster.look()
             if (cause := self._cluster.failure()) is not None:
-                self.failures.append(f"the deployment cannot go on: {cause}")
+                self.failures.append(f"the deployment cannot continue: {cause}")
         return self.failures
 
 
 def _introduction(deployment: "Deployment", site: str) -> str:
     transport = "a mesh of unicasts" if deployment.groups is None else "IP multicast on the loopback interface"
     return (
-        f"{counted(len(deployment.sites), 'site')}, {transport}; this is what site {site} of {deployment.folder}"
-        f" releases; publish from another terminal with: fairtape publish {deployment.folder} FILE"
+        f"{counted(len(deployment.sites), 'site')}, {transport}; following site {site} of {deployment.folder};"
+        f" publish from another terminal with: fairtape publish {deployment.folder} FILE"
     )
 
 
@@ -295,9 +295,9 @@ def _event_text(event: "SiteEvent", names: "Mapping[NodeId, str]") -> str:
     name = names[event.site]
     match event:
         case SiteChanged(before):
-            return f"site {names[before]} no longer serves; this is what site {name} releases"
+            return f"site {names[before]} no longer serves; following site {name}"
         case SiteSilent():
-            return f"site {name} does not serve: it is cut off, behind or gone, and no other is here instead"
+            return f"site {name} does not serve: it is cut off, behind or ended, and no other site serves here"
         case SiteRestored():
             return f"site {name} serves again"
 
@@ -315,5 +315,5 @@ def _summary(tape: "TapePrinter", *, complete: bool) -> str:
     printed = tape.printed
     others = f", {counted(printed.others, 'other message')}" if printed.others else ""
     breaks = f", {counted(printed.breaks, 'break')}" if printed.breaks else ""
-    rest = "" if complete else f"; then the reader took no more lines: go on with --from-seq {printed.through + 1}"
+    rest = "" if complete else f"; the reader stopped reading: continue with --from-seq {printed.through + 1}"
     return f"{counted(printed.trades, 'trade')} in one order{others}, {printed.late:,} released late{breaks}{rest}"

@@ -46,11 +46,11 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     deployment = read_deployment(directory)
     if order == "plan":
         if site is None:
-            raise UserError("plan lacks a FILE; name a stripe plan, as `fairtape plan stripes` writes it")
+            raise UserError("plan needs a FILE; name a stripe plan, as `fairtape plan stripes` writes it")
         click.echo(change_plan(deployment, read_plan(Path(site))))
         return
     if (site is None) != (order == "resume"):
-        raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} lacks a SITE; name the site")
+        raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} needs a SITE; name the site")
     number = 0 if site is None else deployment.node(site, NodeKind.SITE, field="SITE").number
     click.echo(give_order(deployment, VERBS[order], number))
 

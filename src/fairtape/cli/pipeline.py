@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "run": CommandEntry("Tables", __name__, "run", "Make tables of journals, once or as they grow."),
-    "compact": CommandEntry("Tables", __name__, "compact", "Join the small files of tables."),
+    "compact": CommandEntry("Tables", __name__, "compact", "Merge the small files of tables."),
     "vacuum": CommandEntry("Tables", __name__, "vacuum", "Delete files that no table needs any more."),
-    "prepare": CommandEntry("Tables", __name__, "prepare", "Make an archive of classes, so that Spark starts faster."),
+    "prepare": CommandEntry("Tables", __name__, "prepare", "Make a class archive, so that Spark starts faster."),
     "reconcile": CommandEntry("Proof", __name__, "reconcile", "Prove that journals hold one sequence."),
     "report": CommandEntry("Results", __name__, "report", "Make a report page from tables."),
     "stripes": CommandEntry("Results", __name__, "stripes", "Plan stripes from the history of rates."),
@@ -46,12 +46,12 @@ COMMANDS: Final = {
 def pipeline() -> None:
     """Process journals with Spark: tables, proofs, reports, plans.
 
-    Needs the extra `pipeline` (pip install 'fairtape[pipeline]'), which brings Java where this machine has none.
+    Needs the extra `pipeline` (pip install 'fairtape[pipeline]'), which includes a Java for machines that have none.
     """
 
 
 HOURS_MAX: Final = 24 * 366
-STOPPING: Final = "stopping: tables are completed; interrupt again to leave them as they are"
+STOPPING: Final = "stopping after the tables are brought up to date; interrupt again to stop at once"
 EXIT_DIFFERENT: Final = 1
 EXIT_SHORTER: Final = 3
 Folder: Final = click.Path(path_type=Path)
@@ -94,10 +94,10 @@ def needed() -> Any:
 
 @click.command()
 @click.argument("places", type=Folder, nargs=-1, required=True)
-@click.option("--out", type=Folder, required=True, help="The folder of the tables; made if missing.")
+@click.option("--out", type=Folder, required=True, help="Folder of the tables; created if missing.")
 @with_master
 @click.option("--stream", is_flag=True, help="Continue as journals grow, until Ctrl-C.")
-@click.option("--checkpoint", type=Folder, help="Folder for the offsets of a stream; it may be lost.  [default: none]")
+@click.option("--checkpoint", type=Folder, help="Folder for the offsets of a stream; it may be deleted.  [default: none]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def run(
     *, places: tuple[Path, ...], out: Path, master: str, stream: bool, checkpoint: Path | None, as_json: bool
@@ -139,7 +139,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
         if (place / FILE).exists():
             found = [path for path in SiteFailover(read_deployment(place)).journals.values() if path.is_dir()]
         elif not place.is_dir():
-            raise UserError(f"{str(place)!r} is no directory; name journals, a folder of them, or a deployment")
+            raise UserError(f"{str(place)!r} is not a directory; name journals, a folder of them, or a deployment")
         elif any(place.glob("*.segment")):
             found = [place]
         else:
@@ -166,14 +166,14 @@ def _outcome_json(outcome: "JobOutcome") -> str:
 @click.command()
 @click.argument("tables", type=Folder)
 def compact(tables: Path) -> None:
-    """Join the small files of the tables in TABLES to large ones. Readers see the same rows before and after."""
+    """Merge the small files of the tables in TABLES into large ones. Readers see the same rows before and after."""
     needed()
     from fairtape.pipeline.tables.jobs import folder_of
 
     for name in _existing(tables):
         metrics = folder_of(tables, name).compact()
         if metrics.get("numFilesRemoved"):
-            click.echo(f"{name}: {counted(metrics['numFilesRemoved'], 'file')} joined to {metrics['numFilesAdded']:,}")
+            click.echo(f"{name}: {counted(metrics['numFilesRemoved'], 'file')} merged into {metrics['numFilesAdded']:,}")
 
 
 @click.command()
@@ -181,11 +181,12 @@ def compact(tables: Path) -> None:
 @click.option(
     "--hours", type=int, default=168, show_default=True, help="Keep files that were in a table within these hours."
 )
-@click.option("--rehearse", "dry_run", is_flag=True, help="Only list what would be deleted.")
+@click.option("--rehearse", "dry_run", is_flag=True, help="Delete nothing; print how many files would be deleted.")
 def vacuum(tables: Path, hours: int, dry_run: bool) -> None:
-    """Delete files in TABLES that no table has used for some hours, also those of writers that died.
+    """Delete files in TABLES that no table has used for --hours, also those of writers that died.
 
-    A reader or writer that began longer ago may miss them: with --hours below 168, check that there is none.
+    A reader or writer that started more than --hours ago may still need them: check that there is none if --hours is
+    below 168.
     """
     check_within("--hours", hours, 1, HOURS_MAX)
     needed()
@@ -290,8 +291,8 @@ def _difference_lines(difference: "JournalDifference") -> "Iterator[str]":
 def report(*, tables: Path, out: Path, master: str) -> None:
     """Make a report: a page about fairness, order, completeness, failover and latency.
 
-    OUT/index.html stands alone: no network, no script. Beside it are its data as CSV and Parquet (OUT/data), and the
-    files for a regulator (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
+    OUT/index.html is self-contained: no network, no script. Beside it are its data as CSV and Parquet (OUT/data), and
+    the files for a regulator (OUT/regulator): clock log, latency per source, execution statistics, audit trail.
     """
     needed()
     from fairtape.pipeline.report.fairness_report import make_report
@@ -320,18 +321,18 @@ RANGES: Final = {
 
 
 @click.command("stripes")
-@click.option("--from", "history", required=True, type=click.Path(path_type=Path), help="Trades, or days of volumes.")
+@click.option("--from", "history", required=True, type=click.Path(path_type=Path), help="Trades, or daily volumes.")
 @click.option("--edge-rate", default="56k", show_default=True, help="Bits per second of an edge stripe.")
 @click.option("--core-rate", default="1G", show_default=True, help="Bits per second of a core stripe.")
-@click.option("--bound", default=1e-4, show_default=True, help="On the probability that a stripe exceeds its rate.")
-@click.option("--burst-ms", default=100, show_default=True, help="Time in which the messages of 10 ms must be sent.")
-@click.option("--room", default=0.1, show_default=True, help="The part of each stripe kept for new symbols.")
+@click.option("--bound", default=1e-4, show_default=True, help="Limit of the probability that a stripe exceeds its rate.")
+@click.option("--burst-ms", default=100, show_default=True, help="Time in which a burst of 10 ms must be sent.")
+@click.option("--room", default=0.1, show_default=True, help="Fraction of each stripe reserved for new symbols.")
 @click.option("--sectors", type=click.Path(path_type=Path), help="CSV with symbol,sector: which symbols are related.")
-@click.option("--previous", type=click.Path(path_type=Path), help="The plan in force: few symbols move.")
-@click.option("--hold-back", default=0.0, show_default=True, help="The last part of the time, to evaluate the plan on.")
+@click.option("--previous", type=click.Path(path_type=Path), help="The plan in force; only symbols that must move are moved.")
+@click.option("--hold-back", default=0.0, show_default=True, help="Fraction of the history, at its end, to evaluate the plan on.")
 @click.option("--windows", default=800, show_default=True, help="Windows of the history to sample.")
-@click.option("--seed", default=1, show_default=True, help="Of the burst model for days.")
-@click.option("--feeds", default="A,B", show_default=True, help="The feeds of the regions.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the burst model for daily volumes.")
+@click.option("--feeds", default="A,B", show_default=True, help="Names of the feeds.")
 @click.option("--base", default=str(BASE), show_default=True, help="The first multicast address, and the port of all.")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option(
@@ -360,9 +361,9 @@ def stripes(
     """Pack symbols into core and edge stripes.
 
     The history is a file of trades (CSV or Parquet) or a table of them, which Spark counts per second and per 10 ms; or
-    days with symbol, date and volume, from which a model of the day makes seconds. Stocks that move together share a
-    stripe. The probability that a stripe exceeds its rate in a second, or gets more in 10 ms than it can send in
-    --burst-ms, stays below --bound. With --previous only symbols that must move are moved.
+    daily volumes with symbol, date and volume, from which a model derives the rates within the day. Related symbols
+    share a stripe. The probability that a stripe exceeds its rate in a second, or gets more in 10 ms than it can send
+    in --burst-ms, stays below --bound.
 
     A report (.html) and its plot (.svg) are written beside the plan. `fairtape operate DIR plan FILE` installs it.
     """
@@ -493,9 +494,9 @@ def _plan_text(out: Path, studied: "Study", request: "PlanRequest", proposal: "P
         own = proposal.results[0]
         if (over := max(own.overruns)) > request.bound:
             lines.append(
-                f"There it exceeded its rates for {over:.1e} of the time, more than the bound of {request.bound:g}, "
-                f"which it keeps on the history that it was made from. More --windows ({request.windows:,}) include "
-                "rarer moments, and a lower --bound leaves more reserve."
+                f"There the plan exceeded its rates for {over:.1e} of the time. That is more than the bound of "
+                f"{request.bound:g}, which the plan meets on the history that it was made from. More --windows "
+                f"({request.windows:,}) include rarer bursts, and a lower --bound leaves more reserve."
             )
     return "\n".join([*lines, "", f"plan {out}, report {out.with_suffix('.html')}"])
 

@@ -91,20 +91,23 @@ FILES: Final = ("cert_file", "key_file")
 @click.option("--entry", metavar="HOST:PORT", help="Where the Python client connects.")
 @click.option("--fix", metavar="HOST:PORT", help="Where FIX 4.4 engines connect.")
 @click.option("--ouch", metavar="HOST:PORT", help="Where OUCH 4.2 clients connect (SoupBinTCP).")
-@click.option("--cert-file", type=click.Path(path_type=Path), help="Speak TLS, with this certificate (PEM).")
-@click.option("--key-file", type=click.Path(path_type=Path), help="Its key, without a passphrase.")
-@click.option("--comp-id", help="Our name in FIX sessions.  [default: FAIRTAPE]")
+@click.option("--cert-file", type=click.Path(path_type=Path), help="Use TLS with this certificate (PEM).")
+@click.option("--key-file", type=click.Path(path_type=Path), help="Key of the certificate, without a passphrase.")
+@click.option("--comp-id", help="CompID of the gateway in FIX sessions.  [default: FAIRTAPE]")
 @click.option("--accounts", metavar="URL", help="A database of logins.  [default: floor/accounts.sqlite in DIRECTORY]")
 @click.option("--ledger", metavar="FILE|URL", help="Project the ledger into this database.")
-@click.option("--orders-per-s", type=int, help="Requests of one account in a second.  [default: 1000]")
-@click.option("--open-orders", type=int, help="Open orders of one account.  [default: 1000]")
-@click.option("--notional", type=int, help="Open orders of one account, in cash.  [default: 100000000]")
+@click.option("--orders-per-s", type=int, help="Limit of requests per second of one account.  [default: 1000]")
+@click.option("--open-orders", type=int, help="Limit of open orders of one account.  [default: 1000]")
+@click.option(
+    "--notional", type=int, help="Limit of the value of one account's open orders, in cash.  [default: 100000000]"
+)
 @click.option("--parent", type=int, hidden=True, help="End together with this process.")
 def gateway(*, directory: Path, source: str, parent: int | None, **given: Any) -> None:
     """Run order entry: FIX, OUCH and the Python client.
 
     Traders with a login (`fairtape accounts add`) enter orders with the Python client, FIX 4.4 or OUCH 4.2, and receive
-    reports from the sequence. Several gateways may run at once; the sequence decides between them.
+    reports when the sequence contains them. Several gateways may run at once; the sequence decides whose order is
+    first.
 
     Options that are not given are taken from [gateways] in the deployment's file, if it lists this source. `fairtape
     up` runs the gateways listed there. [floor] says when a trade commits and which sources may fund accounts.

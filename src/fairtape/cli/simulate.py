@@ -60,7 +60,7 @@ HISTOGRAM_WIDTH: Final = 40
 FAILOVER_HEADINGS: Final = ("time to", "least", "median", "99 %", "longest", "of what was promised", "kept in")
 EXPLANATIONS: Final = {
     "detect": "from the crash until a survivor declares it; promised: Δ_R after the missing token",
-    "install": "from there until every survivor is in a new formation; promised: 2 T_R and one write to the store\n"
+    "install": "from then until every survivor is in a new formation; promised: 2 T_R and one write to the store\n"
     "         after the report has reached the reformation server and the lease of the crashed site has ended",
 }
 
@@ -87,11 +87,11 @@ class FailoverFindings:
 
 @click.command()
 @click.option("--seeds", default=1_000, show_default=True, help="How many worlds to run.")
-@click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
+@click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def failover(ctx: click.Context, *, seeds: int, jobs: int | None, as_json: bool) -> None:
-    """Crash members and measure how soon the others go on.
+    """Crash members and measure how soon the others continue.
 
     Each world is drawn from a seed: its sites, timing and links. Links lose nothing and the load is steady; then the
     token site crashes, and sometimes the next site with it. The promised times follow from the timing of each world, so
@@ -124,7 +124,7 @@ def _show_failover(findings: FailoverFindings) -> None:
     for promised in findings.promised_times:
         click.echo(f"\n{promised.name}: {EXPLANATIONS[promised.name]}\n" + "\n".join(_histogram(promised)))
     for outcome in findings.failures:
-        click.echo(f"\nseed {outcome.seed} broke {outcome.text}\n  again: {_replay_failover(outcome)}")
+        click.echo(f"\nseed {outcome.seed} broke {outcome.text}\n  repeat with: {_replay_failover(outcome)}")
     failed = len(findings.failures)
     verdict = f"{failed} broke a guarantee" if failed else "every promise was kept, nothing was lost"
     click.echo(f"\n{len(findings.outcomes):,} worlds in {findings.seconds:.1f} s: {verdict}.")
@@ -189,14 +189,14 @@ SCALE_HEADINGS: Final = (
 )  # fmt: skip
 SCALE_NOTE: Final = """
 loops     how many, and how many sites the largest has
-k_p       sets of members that take turns in asking; 1: all ask at once
+k_p       sets of members that request one after the other; 1: all request at once
 primary, others
           control messages per token of a loop
 NACKs, at once
-          at the site that was asked most: per token, and in one token period
-lost      copies per token that the tree lost: so often would one site be asked that repairs all others
+          at the site that got the most: per token, and in one token period
+lost      copies per token that the tree lost: the NACKs per token at a single site that repaired all others
 repairs   datagrams sent again
-lag       from a token's time until the last site held everything up to it
+lag       from a token's scheduled time until the last site held everything up to it
 
 Formations are installed at the beginning; there are no reformation servers in these worlds."""
 
@@ -221,7 +221,7 @@ def scale(
 
     Every site is the machine that production runs, in simulated time. A multicast tree loses datagrams for all sites
     behind a branch. Each number of sites is measured twice: all members of a loop request what they miss at once, or
-    sets of at most ten members take turns, and the repair goes to all (k_p sets).
+    k_p sets of at most ten members request one after the other, and the repair goes to all.
 
     The promises: one control message per token in each loop, for any number of sites; no site receives requests from
     more than one set of each of its loops at once; every site releases everything. If one is broken, the exit code is
@@ -281,7 +281,7 @@ def _measure_all(sizes: Sequence["Size"], *, quiet: bool) -> Iterator["Measured"
     with progress_bar(TaskProgressColumn(), quiet=quiet) as bar:
         for size in sizes:
             turns = "taking turns" if size.taking_turns else "all at once"
-            task = bar.add_task(f"{size.sites:,} sites, asking {turns}", total=1.0)
+            task = bar.add_task(f"{size.sites:,} sites, requesting {turns}", total=1.0)
             yield measure(size, lambda share, task=task: bar.update(task, completed=share))  # type: ignore[misc]
 
 
@@ -328,21 +328,21 @@ def audit() -> None:
 
 @audit.command()
 @click.option("--regions", "count", default=6, show_default=True, help="How many cities bid.")
-@click.option("--races", default=12_000, show_default=True, help="How often all cities bid at once.")
+@click.option("--races", default=12_000, show_default=True, help="Number of races; in each, all cities bid at the same instant.")
 @click.option("--seed", default=1, show_default=True, help="Draws link delays, clocks and the instants of the races.")
-@click.option("--jobs", type=int, help="Worlds at once.  [default: one per core]")
+@click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the shares into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def entry(
     ctx: click.Context, *, count: int, races: int, seed: int, jobs: int | None, svg: Path | None, as_json: bool
 ) -> None:
-    """Let all regions bid at once and count the wins of each.
+    """Let all regions bid at the same instant and count the wins of each.
 
     The simulated world has the delays between real cities, 1 % loss, and clocks with an error of up to a millisecond.
-    Each race is run three ways: through the rotating portal of the ring, by direct sending to one venue, and by
-    hold-and-release with timestamps of gateways. Hold-and-release is shown twice: with honest gateways, and with one
-    gateway that stamps early.
+    Each race is run three ways: through the ring, where each site in turn is the portal that orders the bids; by direct
+    sending to one venue; and by hold-and-release with timestamps of gateways. Hold-and-release is shown twice: with
+    honest gateways, and with one gateway whose timestamps are too early.
 
     The exit code is 1 if the rotating portal makes one region first more than 1.1 times as often as another.
     """
@@ -396,9 +396,10 @@ def _show_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> N
     Console(width=None if Console().is_terminal else PIPE_WIDTH).print(table)
     verdict = "as promised" if paths[0].ratio <= RATIO_MAX else "more than promised"
     click.echo(
-        f"\n{paths[0].races:,} races of {len(cities)} regions; the venue is in {cities[0].name}, and the early stamps"
-        f" come from {cities[-1].name}.\nWith the rotating portal the luckiest region is first"
-        f" {_ratio_text(paths[0].ratio)} times as often as the unluckiest: {verdict} ({RATIO_MAX})."
+        f"\n{paths[0].races:,} races of {len(cities)} regions; the venue is in {cities[0].name}, and the early"
+        f" timestamps come from {cities[-1].name}.\nWith the rotating portal the region that is first most often is so"
+        f" {_ratio_text(paths[0].ratio)} times as often as the one that is first least often: {verdict}"
+        f" ({RATIO_MAX})."
     )
 
 

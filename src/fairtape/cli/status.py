@@ -79,11 +79,11 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     from fairtape.deployment.status import LoadStatus
 
     statuses = _statuses(deployment, run)
-    sites = Table("site", "formation", "does", "loops", "token", "behind", "sequence", "lease", "clock", "late",
+    sites = Table("site", "formation", "state", "loops", "token", "behind", "sequence", "lease", "clock", "late",
                   box=None, pad_edge=False)  # fmt: skip
     for node in deployment.sites:
         sites.add_row(*_site_row(node, statuses.get(node.name)))
-    servers = Table("server", "does", "term", "formation", "members", box=None, pad_edge=False)
+    servers = Table("server", "state", "term", "formation", "members", box=None, pad_edge=False)
     for node in deployment.reformers:
         servers.add_row(*_server_row(node, statuses.get(node.name)))
     parts: list[Any] = [sites, Text(), servers]
@@ -114,14 +114,14 @@ def _floor_table(names: list[str], statuses: "Statuses") -> "Table":
 
     from fairtape.deployment.status import ArbiterStatus, GatewayStatus
 
-    table = Table("floor", "token", "trades", "tentative", "does", box=None, pad_edge=False)
+    table = Table("floor", "token", "trades", "tentative", "state", box=None, pad_edge=False)
     for name in names:
         process = statuses.get(name)
         if isinstance(process, ArbiterStatus | GatewayStatus):
             numbers = (process.token, process.trades, process.tentative)
             table.add_row(name, *(f"{each:,}" for each in numbers), _floor_activity(process))
         else:
-            table.add_row(name, "-", "-", "-", "does not run")
+            table.add_row(name, "-", "-", "-", "not running")
     return table
 
 
@@ -130,11 +130,11 @@ def _floor_activity(process: "ArbiterStatus | GatewayStatus") -> str:
 
     if isinstance(process, ArbiterStatus):
         return f"{process.reports:,} reports, {process.accusations:,} accusations"
-    parts = [", ".join(f"{kind} at {address}" for kind, address in process.addresses.items()) or "catches up"]
+    parts = [", ".join(f"{kind} at {address}" for kind, address in process.addresses.items()) or "catching up"]
     if process.pending:
-        parts.append(f"{process.pending:,} requests wait for their place")
+        parts.append(f"{process.pending:,} requests wait for their sequence numbers")
     if process.ledger_stopped:
-        parts.append("the ledger's tables cannot hold what came: see the log")
+        parts.append("the ledger's tables are no longer updated: see the log")
     if process.ledger_waiting:
         parts.append(f"{process.ledger_waiting:,} tokens wait for the ledger")
     return "; ".join(parts)
@@ -146,7 +146,7 @@ def _edge_table(deployment: "Deployment", statuses: "Statuses") -> "Table":
     from fairtape.deployment.config.process_names import EDGE
     from fairtape.deployment.status import EdgeStatus, SiteStatus
 
-    table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "does",
+    table = Table("publisher", "feed", "plan", "messages", "overruns", "repairs", "replays", "refused", "state",
                   box=None, pad_edge=False)  # fmt: skip
     assert deployment.edge is not None
     for name in deployment.edge.publishers:
@@ -174,16 +174,16 @@ def _edge_cells(publisher: "PublisherStatus | None", edge: "EdgeStatus | None") 
         refused += replayed.half_open
         yield from (f"{asked.messages:,}", f"{replayed.messages:,}", f"{refused:,}")
     if publisher is None:
-        yield "does not run"
+        yield "not running"
     else:
-        yield "speaks" if publisher.speaks else publisher.reason
+        yield "publishing" if publisher.speaks else publisher.reason
 
 
 def _site_row(node: "Node", site: "Status | None") -> tuple[str, ...]:
     from fairtape.deployment.status import SiteStatus
 
     if not isinstance(site, SiteStatus):
-        return node.name, "-", "does not run"
+        return node.name, "-", "not running"
     suspicion = f", suspects {site.suspect}" if site.suspect else ""
     return (
         node.name,
@@ -203,9 +203,9 @@ def _server_row(node: "Node", server: "Status | None") -> tuple[str, ...]:
     from fairtape.deployment.status import ReformerStatus
 
     if not isinstance(server, ReformerStatus):
-        return node.name, "does not run"
+        return node.name, "not running"
     if not server.leads:
-        return node.name, "stands by", str(server.term)
+        return node.name, "standby", str(server.term)
     return node.name, f"leads: {server.phase}", str(server.term), str(server.formation), " ".join(server.members)
 
 

@@ -1,8 +1,8 @@
 """The Python client: the order as records, batches or data frames, from a journal, a deployment, a file or a network.
 
 `connect` makes a `Tape` of a feed, a `Backlog` between the feed's thread and the reader, and a `Selection`. `trade`
-enters orders at a gateway. Records, batches and the contract of a feed are in `fairtape.tape`. Trades travel in
-batches, by columns, and become records at the very end.
+enters orders at a gateway. Records, batches and the contract of a feed are in `fairtape.tape`. Trades are handled as
+column batches; a record is made only when it is read.
 
 - `connect`: from a target to a tape; `tape`: the shapes in which records are read
 - `journal_feed`, `file_feed`: feeds of this machine, from journals, a deployment or a file

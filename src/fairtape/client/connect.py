@@ -127,7 +127,7 @@ def _feed(path: Path, start: Start, follow: bool | None, midnight_at: Instant | 
             return _deployment_feed(path)
         return JournalFeed(path, endless=isinstance(start, Live | AtSnapshot) if follow is None else follow)
     if not path.name.lower().endswith(SUFFIXES):
-        raise ClientError(f"target {str(path)!r} is no trade file by its name; it must end in {', '.join(SUFFIXES)}")
+        raise ClientError(f"target {str(path)!r} is not named like a trade file; it must end in {', '.join(SUFFIXES)}")
     try:
         return FileFeed(path, midnight_at=midnight_at, venue=checked_venue(venue) if venue else "")
     except BadName as error:

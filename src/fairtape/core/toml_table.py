@@ -106,7 +106,7 @@ class TomlTable:
     def finish(self) -> None:
         """Refuse the fields that were not read."""
         for name, value in self._fields.items():
-            raise self.wrong(name, value, "no such field is known: correct its name or take it out")
+            raise self.wrong(name, value, "no such field is known: correct its name or remove it")
 
     def wrong(self, name: str, value: object, remedy: str) -> UserError:
         """The error about the value of a field."""

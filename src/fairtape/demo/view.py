@@ -135,7 +135,7 @@ def _sales(tally: DemoTally, rows: int) -> Text:
 
 
 def _sites_panel(tally: DemoTally, now: Instant) -> Panel:
-    text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'asked':>5} {'repair':>6}")
+    text = _lines(f"{'site':<9} {'released':>9} {'late':>5} {'NACKs':>5} {'repair':>6}")
     formation = tally.formation
     holder = formation.holder(formation.current(now)) if formation is not None else None
     for node, city in SITES.items():
@@ -169,14 +169,14 @@ def _foot(tally: DemoTally) -> Panel:
         ("published", f"{tally.published:,}, released {tally.delivered_min:,}"),
         ("late", f"{tally.late_fraction:.2%}"),
         ("spread", _spread(tally)),
-        ("lost", f"{lost:,}, asked {_requests(tally):,}, repaired {repairs:,}"),
+        ("lost", f"{lost:,}, NACKs {_requests(tally):,}, repairs {repairs:,}"),
     ):
         text.append(f"{name:<10}", style="dim").append(f"{value}\n", style="bold")
     return _panel("so far", text)
 
 
 def _customers_panel(tally: DemoTally) -> Panel:
-    """The two receivers that each region receives. A feed without a living publisher is shown as silent."""
+    """The two sites that send to each region. A feed without a running publisher is shown as silent."""
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, region in enumerate(REGIONS):
         news = tally.regions.get(number)
@@ -195,7 +195,7 @@ def _customers_panel(tally: DemoTally) -> Panel:
                 text.append(SITES[publishers[feed]].name, style="yellow" if silent else "green")
     gaps = f"{tally.gaps:,} missed" if tally.gaps else "nothing missed"
     text.append(f"\nall received {tally.received_min:,}, {gaps}", style="bold red" if tally.gaps else "bold")
-    return _panel("customers and their two receivers", text)
+    return _panel("customers and the sites of their feeds", text)
 
 
 def _elapsed(tally: DemoTally, now: Instant) -> float:

@@ -205,7 +205,7 @@ def _read_metadata(octets: bytes) -> tuple[Any, int]:
     dbn = _library()
     size = _METADATA_HEAD + int.from_bytes(octets[4:_METADATA_HEAD], "little")
     if octets[: len(_MAGIC)] != _MAGIC or len(octets) < size:
-        raise BadDbn(f"the file begins with {octets[:_METADATA_HEAD]!r}, which is no complete DBN metadata")
+        raise BadDbn(f"the file begins with {octets[:_METADATA_HEAD]!r}, which is not complete DBN metadata")
     try:
         metadata = dbn.Metadata.decode(octets[:size])
         mappings = metadata.mappings

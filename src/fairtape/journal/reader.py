@@ -208,7 +208,7 @@ class JournalReader:
         """The journal in this directory, which may still be empty."""
         directory = Path(directory)
         if not directory.is_dir():
-            found = "is no directory" if directory.exists() else "does not exist"
+            found = "is not a directory" if directory.exists() else "does not exist"
             raise UserError(f"journal directory {str(directory)!r} {found}; name the directory that a site writes")
         return cls(directory)
 

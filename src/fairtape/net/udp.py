@@ -215,7 +215,7 @@ def _bind_error(host: str, port: int, error: OSError) -> str:
         case errno.EADDRINUSE:
             return f"port is {port} on {host}, which another program uses; stop that program or choose another port"
         case errno.EADDRNOTAVAIL:
-            return f"host is {host}, which is no address of this machine; give one that is"
+            return f"host is {host}, which is not an address of this machine; give one that is"
         case errno.EACCES:
             return f"port is {port} on {host}, which needs privileges; choose a port above 1023"
     return f"host is {host} and port {port}, where no socket can be bound: {error.strerror or error}; choose another"

@@ -4,7 +4,7 @@
 - `spark`: Java, Spark sessions, Delta tables
 - `schemas`: the columns of every row and table
 - `tables`: ingestion, the tables, and the jobs that make them
-- `report`: the report page, its data, and the bundle for a regulator
+- `report`: the report page, its data, and the files for a regulator
 - `reconciliation`: the proof that all journals hold one sequence
 - `stripes`: stripe plans from a history of rates
 

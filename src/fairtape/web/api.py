@@ -135,7 +135,7 @@ class Api:
             raise Refusal("format", f"format is {encoding[:40]!r}; expected json or arrow")
         requested, due = HistoryRange.of(query), self._server_loop.broadcaster.ticker.due
         if self._responses >= RESPONSES_MAX:
-            sentence = f"{RESPONSES_MAX} others read the past; come back in a moment"
+            sentence = f"{RESPONSES_MAX} others read the past; retry in a moment"
             return JSONResponse({"field": "path", "told": sentence}, status_code=503, headers=CLOSES | RETRY)
         with self._counted():
             part = await to_thread.run_sync(self._archive.read, requested, due, limiter=self._readers)

@@ -330,7 +330,9 @@ class Broadcaster:
         """A new customer. Raises `Overload` where there are too many."""
         if len(self.customers) >= self.limits.customers_max:
             self.counts["refused"] += 1
-            raise Overload("connection", f"{len(self.customers):,} customers are here, as many as may; come back later")
+            raise Overload(
+                "connection", f"{len(self.customers):,} customers are connected, which is the limit; retry later"
+            )
         customer = WebCustomer(connection, queue_max=self.limits.queue_max)
         self.customers.add(customer)
         self.counts["admitted"] += 1
@@ -349,11 +351,11 @@ class Broadcaster:
             raise Refusal("from", f"from is {start}, and the order has come to {due - 1}; give at most {due}")
         past = start < due or (isinstance(subscription.start, AtNumber) and start < subscription.start.sequence)
         if past and customer not in self._replaying and len(self._replaying) >= self.limits.replays_max:
-            raise Overload("from", f"{len(self._replaying)} customers read the past, as many as may; come back later")
+            raise Overload("from", f"{len(self._replaying)} customers read the past, which is the limit; retry later")
         key = subscription.symbols, subscription.stripes, subscription.encoding
         if key not in self._channels and len(self._channels) >= self.limits.channels_max:
             raise Overload(
-                "symbols", f"{len(self._channels)} different subscriptions are here, as many as may; come later"
+                "symbols", f"{len(self._channels)} different subscriptions are in use, which is the limit; retry later"
             )
         self._leave(customer)
         customer.subscribe(subscription, CustomerReplay(self.ticker, start) if past else None)

@@ -329,7 +329,7 @@ def test_customers_subscriptions_and_replays_are_limited(tmp_path: Path) -> None
     limits = BroadcastLimits(customers_max=4, channels_max=2, replays_max=1)
     world = WebWorld(tmp_path, released=5, limits=limits)
     connections = [world.connect_customer() for _ in range(4)]
-    with pytest.raises(Overload, match="come back later"):
+    with pytest.raises(Overload, match="retry later"):
         world.connect_customer()
     one, two, three, four = (connection.customer for connection in connections)
     assert one is not None

@@ -43,6 +43,6 @@ def refuse_overload(*, sites: int, profile: str, cores: int) -> None:
     remedy = f" or --profile {slower}" if slower else ""
     raise UserError(
         f"--sites is {sites} and --profile is {profile}, whose tokens alone would keep"
-        f" {cores_wanted(sites, timing):.1f} cores busy; this machine has {cores} and carries half of that:"
+        f" {cores_wanted(sites, timing):.1f} cores busy; this machine has {cores}, of which tokens may use half:"
         f" give at most {most} sites{remedy}"
     )

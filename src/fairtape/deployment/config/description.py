@@ -320,7 +320,7 @@ def _access(folder: Path, store: TomlTable, url: str) -> EtcdAccess:
     names = {name: store.take(name, str, "") for name in ("ca_file", "cert_file", "key_file", "user", "password_file")}
     given = [name for name, value in names.items() if value]
     if given and not url.startswith("etcd:"):
-        raise store.wrong(given[0], names[given[0]], "only a store of etcd takes it: take it out")
+        raise store.wrong(given[0], names[given[0]], "only an etcd store takes it: remove it")
     for one, other in (("cert_file", "key_file"), ("user", "password_file")):
         if bool(names[one]) != bool(names[other]):
             here, lacking = (one, other) if names[one] else (other, one)
@@ -373,7 +373,7 @@ def _groups(network: TomlTable) -> Groups | None:
     if "carrier" in network and "transport" in network:
         carrier = network.take("carrier", object)
         raise network.wrong(
-            "carrier", carrier, "it is the former name of network.transport, which is there: take it out"
+            "carrier", carrier, "it is the former name of network.transport, which is also there: remove it"
         )
     mesh = network.choice("carrier" if "carrier" in network else "transport", {"multicast": False, "mesh": True})
     if mesh:

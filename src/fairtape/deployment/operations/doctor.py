@@ -269,7 +269,10 @@ def java() -> Finding:
     """Spark, and so the pipeline, needs Java; the ring does not."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    advice = f"Install Java {JAVA_MIN} or newer for the pipeline, or set JAVA_HOME to it; nothing else needs it."
+    advice = (
+        f"Only the pipeline needs Java: set JAVA_HOME to version {JAVA_MIN} or newer, or install the extra `pipeline`,"
+        " which includes one."
+    )
     if program is None:
         return Finding("java", CheckStatus.NOTE, f"none in JAVA_HOME={home}" if home else "none on the PATH", advice)
     version = _java_version(_output(program, "-version"))

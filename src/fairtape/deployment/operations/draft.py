@@ -137,7 +137,7 @@ def _text(draft: Draft) -> Iterator[str]:
     edge_addresses = 2 * len(names) if draft.edge else 0
     addresses = _addresses(draft, len(names) + draft.reformers + len(sources) + 1 + edge_addresses)
     yield "# A fairtape deployment. Every site, server and source reads this same file; nothing in it is secret."
-    yield "# A field that is left out has the value shown here. Restart the processes after a change."
+    yield "# docs/reference/deployment.md lists all fields and their defaults. Restart the processes after a change."
     yield "version = 1"
     yield "stripe = 0"
     yield ""
@@ -151,7 +151,7 @@ def _text(draft: Draft) -> Iterator[str]:
     yield '# operators = ["XNYS"]  # sources that may open markets and deposit money; without it, all may'
     yield f'# arbiters = {{ {names[0]} = "XTKS" }}  # reports the trades of that site; `fairtape up` runs it'
     yield ""
-    yield "# [gateways]  # order entry, by the source that it publishes as; `fairtape up` runs them"
+    yield "# [gateways]  # order entry; a gateway has the name of its source, and `fairtape up` runs it"
     yield '# XLON = { entry = "127.0.0.1:9101", fix = "127.0.0.1:9102", ouch = "127.0.0.1:9103" }'
     yield "# More fields: ledger, cert_file and key_file (TLS), comp_id, accounts, orders_per_s, open_orders, notional."
     yield ""
@@ -183,7 +183,7 @@ def _edge(draft: Draft, names: Sequence[str], addresses: Sequence[Address]) -> I
     yield "first_plan = 1  # in force from the first message on; 0: none until `fairtape operate DIR plan FILE`"
     yield f"ttl = {0 if draft.local else 1}  # TTL of this multicast: 0 stays on this machine, 1 in its network"
     yield "guaranteed = []  # addresses of customers whose repairs have priority"
-    yield '# customers_file = "keys/customers.json"  # {"name": "password"} who may replay; without it, all'
+    yield '# customers_file = "keys/customers.json"  # {"name": "password"} for replays; without it, all may replay'
     yield ""
     yield "[edge.publishers]  # where a site's customers ask for what they missed (UDP), and where they replay (TCP)"
     for place, name in enumerate(names):
@@ -280,7 +280,7 @@ def _network(draft: Draft) -> Iterator[str]:
     if not mesh:
         groups = random_groups()
         yield f'data_group = "{format_address(groups.data)}"'
-        yield f'control_group = "{format_address(groups.control)}"  # secondary loops use the addresses behind this one'
+        yield f'control_group = "{format_address(groups.control)}"  # secondary loops use the addresses after it'
         yield f"ttl = {0 if draft.local else 1}  # TTL: 0 stays on this machine, 1 in its network"
     yield ""
 
@@ -303,8 +303,8 @@ def _surroundings(draft: Draft) -> Iterator[str]:
     yield "[store]  # the formation store; sqlite for one machine, etcd for several"
     yield f"url = {json.dumps(draft.store, ensure_ascii=False)}"
     if draft.store.startswith("etcd:"):
-        yield "# For a cluster with TLS (https) or users. Paths count from this folder; only reformation servers need"
-        yield "# the files:"
+        yield "# For a cluster with TLS (https) or users. Paths are relative to this folder; only reformation servers"
+        yield "# need the files:"
         yield '# ca_file = "keys/etcd-ca.pem"  # the CA of the cluster, where this machine does not trust it already'
         yield '# cert_file = "keys/etcd-client.pem"  # our certificate, where the cluster requires one'
         yield '# key_file = "keys/etcd-client.key"'
@@ -330,5 +330,5 @@ def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[s
             yield f'junction = "{primary[(number - 1) % len(primary)]}"  # the site that is also in the parent loop'
             yield "stride = 1  # token passes of the primary loop for each pass of this one"
         else:
-            yield "request_sets = 1  # above 1, sites take turns in requesting what all of them missed"
+            yield "request_sets = 1  # above 1: sites request missing data in this number of sets, one after the other"
         yield ""

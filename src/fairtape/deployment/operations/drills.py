@@ -92,7 +92,7 @@ class DrillTarget:
         give_up_at = time.monotonic() + wait_max
         while reason := done():
             if time.monotonic() > give_up_at:
-                raise UserError(f"{what} did not come about within {wait_max:g} s: {reason}")
+                raise UserError(f"waited {wait_max:g} s for {what}: {reason}")
             self._tend()
             time.sleep(POLL_PERIOD)
 
@@ -171,12 +171,12 @@ class DrillTarget:
 
 def run_drill(target: DrillTarget, plan: DrillPlan, actions: FaultActions | None = None) -> dict[str, Any]:
     """Carry out one drill; returns its results. `actions` replace those of the fault, to cut a real link."""
-    target.wait_until(target.unsettled, SETTLING_MAX, "a whole deployment")
+    target.wait_until(target.unsettled, SETTLING_MAX, "all sites to be members")
     sources = _free_sources(target, plan.senders)
     try:
         for source in sources:
             target.load.start(source.name, "--load", str(plan.rate / plan.senders), "--size", str(plan.size))
-        target.wait_until(lambda: _no_load(target, sources), SETTLING_MAX, "traffic")
+        target.wait_until(lambda: _no_load(target, sources), SETTLING_MAX, "acknowledgments")
         target.wait(round(LOAD_PERIOD * SECOND))
         result = _inject(target, plan, actions or ACTIONS[plan.fault])
         target.wait(round(AFTERMATH_PERIOD * SECOND))
@@ -251,7 +251,7 @@ class DrillResult:
             return target.unsettled() or (f"{', '.join(behind)} has not caught up" if behind else "")
 
         with suppress(UserError):
-            target.wait_until(absent, SETTLING_MAX, "a whole deployment")
+            target.wait_until(absent, SETTLING_MAX, "all sites to be members")
             self.rejoined = True
         self.waited_until = self.whole_at if self.whole_at and self.rejoined else target.now()
 
@@ -347,7 +347,7 @@ def _inject(target: DrillTarget, plan: DrillPlan, actions: FaultActions) -> Dril
         result.meanwhile = target.sites()
     result.healed_at = target.now()
     with suppress(UserError):  # on a busy machine it is whole only after the load has ended, and the report says so
-        target.wait_until(lambda: _not_whole(target, result), RETURN_MAX, "a whole deployment")
+        target.wait_until(lambda: _not_whole(target, result), RETURN_MAX, "all sites to be members")
         result.whole_at = target.now()
     return result
 

@@ -67,13 +67,13 @@ def _outcome(verb: OperatorVerb, name: str, before: ReformerStatus, leader: Refo
         case OperatorVerb.RETIRE if name in leader.retired and name not in leader.members:
             return f"{name} is retired: {formation}"
         case OperatorVerb.ADMIT if name not in leader.retired:
-            return f"{name} may join: {formation}" if name not in leader.members else f"{name} is in: {formation}"
+            return f"{name} may join: {formation}" if name not in leader.members else f"{name} is a member: {formation}"
         case OperatorVerb.PLAN if leader.plan == site:
             return f"the plan is in force: {formation}"
         case OperatorVerb.RESUME if before.phase != "halted":
-            return f"nothing had halted: {formation}"
+            return f"the ring was not halted: {formation}"
         case OperatorVerb.RESUME if leader.phase != "halted":
-            return f"the order goes on, with a Break: {formation}"
+            return f"the order continues, with a Break: {formation}"
     return None
 
 
@@ -93,7 +93,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
             named = ", ".join(region.feeds)
             raise UserError(f"region {region.name} has feeds {named}; plan {plan.version} has {plan.feeds}: add them")
     if not plan.of_core(deployment.stripe):
-        raise UserError(f"plan {plan.version} has no core stripe {deployment.stripe}, which this deployment is; add it")
+        raise UserError(f"plan {plan.version} lacks core stripe {deployment.stripe} of this deployment; add it")
     run = RunFolder(deployment.folder)
     versions = [publisher.plan or 0 for publisher in _publishers(deployment, run).values()]
     if plan.version <= max(versions, default=0):

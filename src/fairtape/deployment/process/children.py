@@ -203,7 +203,7 @@ class ChildProcesses:
                 news = ready.recv()
             except (EOFError, OSError):
                 self._gone.add(name)
-                raise ChildExited(f"the process of {name} ended unasked, with {self._exit_text(name)}") from None
+                raise ChildExited(f"the process of {name} ended unexpectedly, with {self._exit_text(name)}") from None
             if isinstance(news, ChildFailed):
                 self._gone.add(name)
                 raise UserError(news.sentence)

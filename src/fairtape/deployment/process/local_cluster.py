@@ -77,7 +77,7 @@ class LocalCluster:
             del self._start_at[name]
             if name not in self.supervisor.names:
                 self.lost.pop(name, None)
-                self._say(f"starting {name} again")
+                self._say(f"restarting {name}")
                 self.supervisor.start(name)
 
     def watch(self, done: Callable[[], bool]) -> None:

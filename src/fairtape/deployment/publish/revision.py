@@ -39,7 +39,7 @@ def _trade(payload: bytes, number: int) -> PublishedTrade:
     try:
         return decode(payload)
     except BadTrade:
-        raise UserError(f"NUMBER is {number}, which is no trade; {_REMEDY}") from None
+        raise UserError(f"NUMBER is {number}, which is not a trade; {_REMEDY}") from None
 
 
 def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None:

@@ -1,6 +1,6 @@
-"""`fairtape pipeline report`: a page, its data, and a bundle for a regulator, from the tables of the pipeline.
+"""`fairtape pipeline report`: a page, its data, and files for a regulator, from the tables of the pipeline.
 
-    OUT/index.html     one page that stands alone
+    OUT/index.html     one self-contained page
     OUT/data/          its data as CSV and as Parquet
     OUT/regulator/     clock log, latency, execution statistics, audit trail; README.txt explains each file
 
@@ -47,16 +47,16 @@ orders_without_outcome.csv orders without an event after their entry; empty when
 refused.csv                rejected requests that are not orders: unreadable requests, deposits, reports of arbiters
 SHA256SUMS                 digests of these files: `sha256sum -c SHA256SUMS`
 
-Times are nanoseconds since 1970 UTC, prices and quantities billionths, all whole numbers. Files that need orders are
-there only where a trading floor was run.
+Times are nanoseconds since 1970 UTC, prices and quantities are in units of 1e-9; all are integers. Files about orders
+exist only where a trading floor was run.
 
-Audit trail: order_number is the place of the order in the sequence. A request to cancel or replace, and its rejection,
-have the place of the request; the change itself has the number of the order that was changed, and the sequence of the
-request. at_ns is the time of the token that caused the event; for an entry it is the time stamped by the gateway.
+Audit trail: order_number is the sequence number of the order. A request to cancel or replace, and its rejection, have
+the sequence number of the request; the change itself has the order_number of the order that was changed, and the
+sequence of the request. at_ns is the time of the token that caused the event; for an entry, the gateway's timestamp.
 
 Execution statistics: quantity is the entered quantity of orders of the kind new; executed, cancelled and rejected are
-the parts with that outcome, and the rest was open at the end or was replaced. The columns executed_..._s divide
-executed by the time from entry to trade, each from its first bound up to, but not including, its second one.
+the parts with that outcome, and the rest was open at the end or was replaced. The columns executed_..._s split the
+executed quantity by the time from entry to trade; each class includes its first bound and excludes its second one.
 executed_before_entry is the quantity that was stamped as traded before it was stamped as entered: two clocks disagreed.
 mean_ns is the mean of that time over all executed quantity. Effective spread and price improvement are not included: a
 floor has no national best quote to compare with.
@@ -105,7 +105,7 @@ class Tables:
         self._spark = spark
         self._folder = folder
         if not folder.is_dir():
-            raise UserError(f"--tables is {str(folder)!r}, which is no folder; name what `fairtape pipeline run` made")
+            raise UserError(f"--tables is {str(folder)!r}, which is not a folder; give --out of `fairtape pipeline run`")
 
     def __getitem__(self, name: str) -> DataFrame | None:
         files = folder_of(self._folder, name).files()
@@ -141,8 +141,8 @@ class _ReportMaker:
             sections=made,
             closing=(
                 (
-                    "The data of this page are in the folder data as CSV and Parquet; the folder regulator has the "
-                    "clock log, latencies, execution statistics and the audit trail. Times are UTC."
+                    "The folder data has the data of this page as CSV and Parquet. The folder regulator has the clock "
+                    "log, latencies, execution statistics and the audit trail. Times are UTC."
                 ),
             ),
         )

@@ -1,4 +1,4 @@
-"""Pages that stand alone: one HTML file with its style and its plots, without scripts and without network requests.
+"""Self-contained pages: one HTML file with its style and its plots, without scripts and without network requests.
 
 A section has a title, a finding in the colour of its verdict, plots, an explanation below them, and a table with the
 exact numbers, which is closed unless the section says otherwise.

@@ -80,7 +80,7 @@ def missing_section(title: str, tables: Sequence[str]) -> Section:
     return Section(
         title=title,
         verdict=PageVerdict.NEUTRAL,
-        finding=f"Unknown: there is no table {' or '.join(tables)} with rows here.",
+        finding=f"Unknown: the table {' or '.join(tables)} is missing or empty.",
     )
 
 
@@ -99,8 +99,8 @@ def fairness_section(spreads: Rows, clocks: Rows) -> Section:
         f"within {format_duration(ours['p99'])} for 99 in 100 messages. {_direct_finding(ours, direct)}",
         explanation=(
             (
-                "The spread of a message is the time from the first site that has it to the last one: for so long a "
-                "customer near the first site could act on news that others do not have. The scale is logarithmic: "
+                "The spread of a message is the time from the first site that has it to the last one. During that time "
+                "a customer near the first site could act on news that others do not have. The scale is logarithmic: "
                 "each line is ten times the one before."
             ),
             *_direct_explanation(direct),
@@ -267,7 +267,7 @@ def failover_section(rows: Rows, formations: Rows, completeness: Rows, names: Na
     broken = sum(bool(row["broken"]) for row in rows)
     missing = sum(row["missing"] for row in completeness)
     who = _rings({row["stripe"] for row in changes}) if _has_stripes(rows) else "The ring was"
-    finding = f"{who} formed anew {_times(len(changes))}; the longest pause was {format_duration(worst)}."
+    finding = f"{who} reformed {_times(len(changes))}; the longest pause was {format_duration(worst)}."
     if not changes:
         finding = "No formation changed, so the order never paused."
     elif completeness:
@@ -292,7 +292,7 @@ def failover_section(rows: Rows, formations: Rows, completeness: Rows, names: Na
         finding=finding,
         explanation=(
             (
-                "Each bar is a change of formation: a site failed, left or came back, or stripes were planned anew. It "
+                "Each bar is a change of formation: a site failed, left or came back, or the stripe plan changed. It "
                 "is the time from the last token before the change to the first one after it. A planned change pauses "
                 "nothing. A failed site costs the time that the others need to be sure of it and to agree, which is "
                 "longer where they are far apart. Messages wait for the next token meanwhile."
@@ -335,7 +335,7 @@ def late_section(checks: Row, rows: Rows, changes: Rows, period: int, names: Nam
     finding = f"{late:,} of {total:,} deliveries were late ({format_share(share)})"
     finding += ", and each is marked." if late and not unmarked else "."
     if waited:
-        finding += f" {'All' if waited == late else f'{waited:,}'} of them waited for the ring to be formed anew."
+        finding += f" {'All' if waited == late else f'{waited:,}'} of them waited for the ring to be reformed."
     finding += f" {early:,} deliveries were early." if early else " No release was early."
     if unmarked:
         finding += f" {unmarked:,} deliveries were late and are not marked."
@@ -531,15 +531,15 @@ def metrics_section(rows: Rows) -> Section:
             ),
             (
                 "The late fraction is the share of deliveries that were late. Outbound unfairness is the share of "
-                "messages that some site released late or unlike the others. Inbound unfairness is the share of "
-                "messages that stand behind one that was entered later."
+                "messages that some site released late. Inbound unfairness is the share of messages that are in the "
+                "order after a message that was entered later."
             ),
             (
-                "Pairwise fairness is about trades that two sources entered one directly after the other: the share "
-                "that kept this order. Within a token the messages of a source stay together, so messages entered less "
-                "than a token apart come in either order. Portal equity is the number of messages that entered at the "
-                "least used site, divided by that of the most used one."
-                + (" Bars are over all stripes; in the third each counts by its messages." if len(rows) > 1 else "")
+                "Pairwise fairness is the share of pairs of messages, entered by two sources one directly after the "
+                "other, that kept this order. Within a token the messages of a source stay together, so messages "
+                "entered less than a token apart come in either order. Portal equity is the number of messages that "
+                "entered at the least used site, divided by that of the most used one."
+                + (" Bars are over all stripes; portal equity is weighted by their messages." if len(rows) > 1 else "")
             ),
         ),
         plots=[BarPlot(bars=_metrics_bars(rows, together / shared), format_value=format_share)],

@@ -93,7 +93,7 @@ def _directories(name: str, text: str) -> tuple[str, ...]:
         except ValueError:
             names = None
         if not isinstance(names, list) or not names or not all(isinstance(each, str) and each for each in names):
-            raise UserError(f"{name} is {text!r}, which is no list of directories; give names between commas")
+            raise UserError(f"{name} is {text!r}, which is not a list of directories; separate names by commas")
         return tuple(names)
     return listed(name, text, lambda _, each: each)
 

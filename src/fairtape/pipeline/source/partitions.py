@@ -335,7 +335,7 @@ def directories(journals: Sequence[str]) -> list[Path]:
         named = [literal] if literal.is_dir() else sorted(map(Path, glob(name)))  # noqa: PTH207 - may be absolute
         matches = [path for path in named if path.is_dir()]
         if not matches and not set("*?[") & set(name):
-            raise UserError(f"journals names {name!r}, which is no directory; name the directories that sites write")
+            raise UserError(f"journals names {name!r}, which is not a directory; name the directories that sites write")
         found += matches
     return list(dict.fromkeys(path.absolute() for path in found))
 

@@ -73,11 +73,13 @@ def read_history(spark: SparkSession, place: Path) -> DataFrame:
         return read_parquet(spark, [place])
     except AnalysisException as error:
         reason = str(error).partition("\n")[0]
-        raise UserError(f"--from is {str(place)!r}, which is no Parquet, CSV or Delta table ({reason})") from None
+        raise UserError(
+            f"--from is {str(place)!r}, which is not a Parquet file, a CSV file or a Delta table ({reason})"
+        ) from None
     except (Py4JJavaError, PySparkException):
         raise UserError(
-            f"--from is {str(place)!r}, which is no Parquet or Delta table, and not called .csv; name a file or a "
-            "table of history"
+            f"--from is {str(place)!r}, which is not a Parquet file or a Delta table, and not called .csv; name a file "
+            "or a table of history"
         ) from None
 
 

@@ -1,9 +1,10 @@
 """Tables about the ring: releases of all sites compared, formations, clocks, and the links between sites.
 
 Metrics have the names under which they were published. *Outbound unfairness* (CloudEx): the share of messages that some
-site released late. *Inbound unfairness* (CloudEx): the share of messages that stand behind one that was entered later.
-*Delivery window* (Jasper): the time between the first and the last release of a message (`spread_ns`); `window_ns` is
-what remains of it when every clock errs by its bound, and `window_0_share` the share of messages where that is 0.
+site released late. *Inbound unfairness* (CloudEx): the share of messages that are in the order after one that was
+entered later. *Delivery window* (Jasper): the time between the first and the last release of a message (`spread_ns`);
+`window_ns` is what remains of it when every clock errs by its bound, and `window_0_share` the share of messages where
+that is 0.
 *Pairwise fairness* (DBO): of pairs of messages of different sources, entered one directly after the other, the share
 that kept this order. *Portal equity*: the token site is the portal through which sources enter the order, and the token
 comes to all sites in turn (2001 §3); the least messages that entered at a site divided by the most.
@@ -114,7 +115,7 @@ def pairs(entered: DataFrame) -> DataFrame:
 
 
 def overtaken(entered: DataFrame) -> DataFrame:
-    """By stripe: how many messages have an entry time, and how many stand behind one that was entered later."""
+    """By stripe: how many messages have an entry time, and how many come after one that was entered later."""
     earlier = Window.partitionBy("stripe").orderBy("sequence").rowsBetween(Window.unboundedPreceding, -1)
     seen = entered.withColumn("latest", F.max("entered_at_ns").over(earlier))
     return seen.groupBy("stripe").agg(

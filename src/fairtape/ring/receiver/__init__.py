@@ -1,6 +1,6 @@
 """The receiver side of the ring. Pure.
 
-receive_buffer    the blocks of every source that this site holds; every limit is kept by refusing blocks
+receive_buffer    the blocks of every source that this site holds; limits are enforced by refusing blocks
 ordering          acknowledgments, in parts and in any order, become the sequence, token by token
 token             when to acknowledge, and what: by the clock (TRMP) or by events (RMP)
 ack_timeout       which acknowledgment is overdue

@@ -117,7 +117,9 @@ def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Ite
 def _open(path: Path, timeout: float) -> sqlite3.Connection:
     folder = path.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"store is 'sqlite:{path}', but {str(folder)!r} is no folder that can be written; name another")
+        raise UserError(
+            f"store is 'sqlite:{path}', but {str(folder)!r} is not a folder that can be written; name another"
+        )
     try:
         # `StoreThread` asks on one thread and the program closes on another, never both at once: no check is needed.
         connection = sqlite3.connect(path.absolute(), timeout=timeout, isolation_level=None, check_same_thread=False)
