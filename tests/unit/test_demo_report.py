@@ -107,7 +107,7 @@ def test_a_killed_receiver_counts_up_to_its_last_release() -> None:
     assert "yes: 8 identical to the end, and Tokyo identical for the 4 messages it released" in output
     assert "Tokyo, 10.0 s after the opening; the ring continued without it 3.8 s later" in output
     assert "its customers received two feeds again after 4.1 s" in output
-    assert "25.000% of all releases; 8.333% waited for a reformation" in output
+    assert "25.000% of all releases; 33% of them waited for a reformation" in output
     fields = KILLED.as_json()
     assert (fields["receiver_killed"], fields["receiver_delivered"], fields["delivered_min"]) == ("Tokyo", 4, 10)
     assert (fields["reformed_delay_ms"], fields["second_feed_delay_ms"]) == (3_800.0, 4_100.0)

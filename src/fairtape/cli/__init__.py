@@ -30,7 +30,9 @@ COMMANDS: Final = {
     "revise": CommandEntry(
         "Market data", "fairtape.cli.publish", "revise", "Cancel or correct a trade, halt a venue, open it again."
     ),
-    "web": CommandEntry("Market data", "fairtape.cli.processes", "web", "Serve the ticker of a site by WebSocket and HTTP."),
+    "web": CommandEntry(
+        "Market data", "fairtape.cli.processes", "web", "Serve the ticker of a site by WebSocket and HTTP."
+    ),
     "init": CommandEntry(
         "A deployment", "fairtape.cli.init", "init", "Make a deployment: its file and the keys of its nodes."
     ),

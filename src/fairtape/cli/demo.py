@@ -295,8 +295,9 @@ def _late_text(findings: "Findings") -> str:
     text = f"{findings.late_fraction:.3%} of all releases"
     if not findings.late_reforming:
         return text
-    share = findings.late_reforming / findings.releases
-    return f"{text}; {share:.3%} waited for a reformation"
+    if findings.late_reforming == findings.late:
+        return f"{text}; all of them waited for a reformation"
+    return f"{text}; {findings.late_reforming / findings.late:.0%} of them waited for a reformation"
 
 
 def _wrapped(rows: list[tuple[str, str]]) -> Iterator[str]:

@@ -57,7 +57,9 @@ class EdgeTarget:
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
-@click.option("--stripe", "stripes", type=int, multiple=True, help="Number of an edge stripe; may be repeated.  [default: all]")
+@click.option(
+    "--stripe", "stripes", type=int, multiple=True, help="Number of an edge stripe; may be repeated.  [default: all]"
+)
 @click.option("--feeds", default="", metavar="A,B", help="Feeds to receive.  [default: all of the plan]")
 @click.option(
     "--grade", type=click.Choice(["guaranteed", "best-effort"]), default="best-effort", show_default=True,
@@ -72,7 +74,13 @@ class EdgeTarget:
 @click.option("--from", "begin", type=int, help="Begin each stripe with this number.  [default: the next one]")
 @click.option("--session", help="With --from: the session that the number belongs to, as it was printed.")
 @click.option("--tag", help="With a plan file: the deployment's tag at the edge.")
-@click.option("--server", "servers", multiple=True, metavar="HOST:PORT", help="With a plan file: a retransmit server; may be repeated.")
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="With a plan file: a retransmit server; may be repeated.",
+)
 @click.option("--interface", help="Network interface, by name or address.  [default: loopback, or that of the sites]")
 @click.option("--trades", type=int, metavar="N", help="Stop after N trades.")
 @click.option("--seconds", type=float, help="Stop after this time.  [default: at Ctrl-C]")

@@ -97,7 +97,9 @@ def needed() -> Any:
 @click.option("--out", type=Folder, required=True, help="Folder of the tables; created if missing.")
 @with_master
 @click.option("--stream", is_flag=True, help="Continue as journals grow, until Ctrl-C.")
-@click.option("--checkpoint", type=Folder, help="Folder for the offsets of a stream; it may be deleted.  [default: none]")
+@click.option(
+    "--checkpoint", type=Folder, help="Folder for the offsets of a stream; it may be deleted.  [default: none]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def run(
     *, places: tuple[Path, ...], out: Path, master: str, stream: bool, checkpoint: Path | None, as_json: bool
@@ -173,7 +175,9 @@ def compact(tables: Path) -> None:
     for name in _existing(tables):
         metrics = folder_of(tables, name).compact()
         if metrics.get("numFilesRemoved"):
-            click.echo(f"{name}: {counted(metrics['numFilesRemoved'], 'file')} merged into {metrics['numFilesAdded']:,}")
+            click.echo(
+                f"{name}: {counted(metrics['numFilesRemoved'], 'file')} merged into {metrics['numFilesAdded']:,}"
+            )
 
 
 @click.command()
@@ -324,12 +328,18 @@ RANGES: Final = {
 @click.option("--from", "history", required=True, type=click.Path(path_type=Path), help="Trades, or daily volumes.")
 @click.option("--edge-rate", default="56k", show_default=True, help="Bits per second of an edge stripe.")
 @click.option("--core-rate", default="1G", show_default=True, help="Bits per second of a core stripe.")
-@click.option("--bound", default=1e-4, show_default=True, help="Limit of the probability that a stripe exceeds its rate.")
+@click.option(
+    "--bound", default=1e-4, show_default=True, help="Limit of the probability that a stripe exceeds its rate."
+)
 @click.option("--burst-ms", default=100, show_default=True, help="Time in which a burst of 10 ms must be sent.")
 @click.option("--room", default=0.1, show_default=True, help="Fraction of each stripe reserved for new symbols.")
 @click.option("--sectors", type=click.Path(path_type=Path), help="CSV with symbol,sector: which symbols are related.")
-@click.option("--previous", type=click.Path(path_type=Path), help="The plan in force; only symbols that must move are moved.")
-@click.option("--hold-back", default=0.0, show_default=True, help="Fraction of the history, at its end, to evaluate the plan on.")
+@click.option(
+    "--previous", type=click.Path(path_type=Path), help="The plan in force; only symbols that must move are moved."
+)
+@click.option(
+    "--hold-back", default=0.0, show_default=True, help="Fraction of the history, at its end, to evaluate the plan on."
+)
 @click.option("--windows", default=800, show_default=True, help="Windows of the history to sample.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the burst model for daily volumes.")
 @click.option("--feeds", default="A,B", show_default=True, help="Names of the feeds.")

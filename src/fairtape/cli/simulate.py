@@ -328,7 +328,9 @@ def audit() -> None:
 
 @audit.command()
 @click.option("--regions", "count", default=6, show_default=True, help="How many cities bid.")
-@click.option("--races", default=12_000, show_default=True, help="Number of races; in each, all cities bid at the same instant.")
+@click.option(
+    "--races", default=12_000, show_default=True, help="Number of races; in each, all cities bid at the same instant."
+)
 @click.option("--seed", default=1, show_default=True, help="Draws link delays, clocks and the instants of the races.")
 @click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the shares into this file.")

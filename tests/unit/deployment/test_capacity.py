@@ -29,5 +29,7 @@ def test_a_refusal_names_what_was_asked_for_and_what_would_work() -> None:
         refuse_overload(sites=16, profile="lan", cores=2)
     sentence = str(refused.value)
     assert sentence.startswith("--sites is 16 and --profile is lan, whose tokens alone would keep 4.8 cores busy; ")
-    assert sentence.endswith("this machine has 2, of which tokens may use half: give at most 3 sites or --profile metro")
+    assert sentence.endswith(
+        "this machine has 2, of which tokens may use half: give at most 3 sites or --profile metro"
+    )
     refuse_overload(sites=16, profile="metro", cores=2)

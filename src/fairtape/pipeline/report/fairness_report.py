@@ -105,7 +105,9 @@ class Tables:
         self._spark = spark
         self._folder = folder
         if not folder.is_dir():
-            raise UserError(f"--tables is {str(folder)!r}, which is not a folder; give --out of `fairtape pipeline run`")
+            raise UserError(
+                f"--tables is {str(folder)!r}, which is not a folder; give --out of `fairtape pipeline run`"
+            )
 
     def __getitem__(self, name: str) -> DataFrame | None:
         files = folder_of(self._folder, name).files()
