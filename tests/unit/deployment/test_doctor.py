@@ -31,7 +31,7 @@ def test_a_port_that_another_program_uses_is_named_with_its_field(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"hosts": ("192.0.2.1",)}, r"sites\.s1\.address .*no address of this machine.*fairtape node DIR NAME"),
+        ({"hosts": ("192.0.2.1",)}, r"sites\.s1\.address .*not an address of this machine.*fairtape node DIR NAME"),
         ({"store": "sqlite:/nowhere/at/all.db"}, r"'/nowhere/at' is not a folder that can be written"),
         ({"store": "etcd:http://127.0.0.1:9/market"}, r"no etcd answers; start one there"),
     ],
