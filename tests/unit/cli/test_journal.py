@@ -14,7 +14,7 @@ from fairtape.journal.format import HEADER_SIZE
 from fairtape.market.prices import ONE
 from fairtape.market.trades import PublishedTrade, TradeFlag, encode
 from fairtape.wire.blocks import pack_messages
-from unit import journal_values as values
+from unit.journal import journal_values as values
 
 ENTRIES = values.first(60)
 TRADE = PublishedTrade(2, "BTC-USD", 61_804 * ONE, ONE // 4, values.STARTS_AT, 9, TradeFlag.SOLD)
