@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 from click.core import ParameterSource
 
-from fairtape.cli.terminal import EXIT_BROKEN, steps
+from fairtape.cli.terminal import EXIT_BROKEN, counted, steps
 from fairtape.core.errors import UserError, remedy_for
 from fairtape.core.instants import SECOND, Instant
 from fairtape.net.clock import SharedClock
@@ -187,7 +187,7 @@ class _Lines:
         self._next_at: Instant = 0
 
     def __call__(self, tally: "DemoTally") -> None:
-        from fairtape.demo.view import counted, line
+        from fairtape.demo.view import line
         from fairtape.demo.world import FLOORS, SITES
 
         now = self._clock.now()
@@ -202,7 +202,7 @@ class _Lines:
 
 def report(findings: "Findings", *, temporary: bool) -> str:
     """The text report, with the commands to inspect, verify and remove the journals."""
-    from fairtape.demo.view import counted, percent
+    from fairtape.demo.view import percent
     from fairtape.demo.world import FLOORS, SITES, TIMING
 
     world = findings.world
@@ -244,7 +244,6 @@ def _except_killed(findings: "Findings") -> str:
 
 
 def _order_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
 
     if not findings.one_order:
         return f"NO: {findings.problem}"
@@ -274,7 +273,6 @@ def _kill_text(findings: "Findings") -> str:
 
 
 def _customer_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
     from fairtape.demo.world import REGIONS
 
     customers, verdict = findings.world.customers, findings.customers
@@ -336,7 +334,6 @@ def _spread_text(findings: "Findings") -> str:
 
 
 def _recovery_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
     from fairtape.demo.world import RESILIENCE
 
     return (

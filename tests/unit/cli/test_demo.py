@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from fairtape.cli.demo import report
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.demo.findings import STEP, CustomerVerdict, Delays, Findings
-from fairtape.demo.view import counted
 from fairtape.demo.world import SITES, TIMING, DemoWorld
 from fairtape.market.trades import TRADE_SIZE, blank_trades
 from fairtape.wire.blocks import pack_records
@@ -135,11 +133,6 @@ def test_customers_are_reported_complete_or_counted() -> None:
 def test_a_count_of_one_is_singular() -> None:
     assert "published 1 message delivered 1 message at every site" in text()
     assert "1 datagram lost, 1 request, 2 repairs" in text()
-
-
-@pytest.mark.parametrize(("count", "output"), [(0, "0 sites"), (1, "1 site"), (2, "2 sites"), (1_000, "1,000 sites")])
-def test_a_noun_agrees_with_its_count(count: int, output: str) -> None:
-    assert counted(count, "site") == output
 
 
 def test_only_a_temporary_folder_comes_with_the_command_that_removes_it() -> None:
