@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.formats.arbitration import FeedArbitration, Output, Run, SequenceGap
+from fairtape.edge.protocol.arbitration import FeedArbitration, Output, Run, SequenceGap
 from fairtape.formats.moldudp64 import MoldRequest, Packet
 
 
