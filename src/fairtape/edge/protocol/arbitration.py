@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from fairtape.formats.moldudp64 import REQUEST_MAX, MoldRequest, Packet
+from fairtape.formats.moldudp64 import Packet
 
 AHEAD_MAX: Final = 1 << 16  # numbers between the next one to deliver and the farthest one that is held
 HELD_BYTES_MAX: Final = 1 << 24
-REQUESTS_MAX: Final = 64  # of one call; the rest is still missing in the next call
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +68,6 @@ class FeedArbitration:
         self.next: int | None = first  # the number to deliver next; None before the first packet
         self.highest = 0 if first is None else first - 1  # the highest number known to exist
         self.ended = False  # whether the highest number is the session's last
-        self.duplicates = 0  # messages that had arrived before
-        self.overflows = 0  # messages that were too far ahead, or exceeded the memory limit
-        self.other_sessions = 0  # packets of another session
         self._ahead_max = ahead_max
         self._held_bytes_max = held_bytes_max
         self._held: list[Run] = []  # in order, disjoint, all after a gap
@@ -85,7 +81,6 @@ class FeedArbitration:
     def receive(self, packet: Packet) -> list[Output]:
         """What can be delivered after this packet of any feed."""
         if packet.session != self.session:
-            self.other_sessions += 1
             return []
         if self.next is None:
             self.next = packet.number
@@ -108,16 +103,6 @@ class FeedArbitration:
         if end > at:
             yield SequenceGap(at, end - at)
 
-    def requests(self, *, count_max: int = REQUEST_MAX, requests_max: int = REQUESTS_MAX) -> list[MoldRequest]:
-        """Requests to a retransmit server for the first gaps, each for at most `count_max` messages."""
-        wanted: list[MoldRequest] = []
-        for gap in self.missing():
-            for first in range(gap.first, gap.first + gap.count, count_max):
-                if len(wanted) == requests_max:
-                    return wanted
-                wanted.append(MoldRequest(self.session, first, min(count_max, gap.first + gap.count - first)))
-        return wanted
-
     def give_up(self, through: int) -> list[Output]:
         """Stop waiting for anything up to this number: held messages are delivered, the rest becomes gaps."""
         output: list[Output] = []
@@ -139,16 +124,9 @@ class FeedArbitration:
 
     def _hold(self, run: Run, following: int) -> None:
         """Hold the messages of a run that are new and within the limits."""
-        near = run.between(following, following + self._ahead_max)
-        self.overflows += max(run.following - max(run.first, following + self._ahead_max), 0)
-        pieces = list(self._new_parts(near))
-        self.duplicates += (
-            min(run.following, following + self._ahead_max) - run.first - sum(len(piece.messages) for piece in pieces)
-        )
-        for piece in pieces:
+        for piece in list(self._new_parts(run.between(following, following + self._ahead_max))):
             # The next piece in order is delivered at once, so that no limit can stop the sequence.
             if piece.first != following and self._held_bytes + piece.size > self._held_bytes_max:
-                self.overflows += len(piece.messages)
                 continue
             self._held.insert(bisect_right(self._held, piece.first, key=_first), piece)
             self._held_bytes += piece.size
