@@ -79,7 +79,7 @@ class RingPlan:
 
     formation: Formation
     keys: Keys
-    book: AddressBook
+    address_book: AddressBook
     groups: Groups
     link_faults: Mapping[NodeId, Mapping[NodeId, LinkFaults]]  # at a node, by sender
 
@@ -89,7 +89,7 @@ class RingPlan:
             keys=self.keys.for_source(me),
             timing=self.formation.timing,
             resilience=self.formation.resilience,
-            book=self.book,
+            address_book=self.address_book,
             groups=self.groups,
             link_faults=self.link_faults.get(me, {}),
         )
@@ -346,7 +346,7 @@ def _site_runtime(plan: RingPlan, me: NodeId, clock: Clock, journal: Path) -> tu
         raise UserError(str(late)) from None
     runtime = NodeRuntime(
         receiver,
-        IpMulticast(me, plan.book, plan.groups),
+        IpMulticast(me, plan.address_book, plan.groups),
         link_faults=seeded_injector(plan.link_faults.get(me, {}), me, seed=0),
         journal=JournalWriter.open(journal, stripe=0, site=me),
     )
