@@ -7,7 +7,7 @@ Layers, the highest first; each imports only from those below it.
 - `publish`: publishing into a ring as one of its sources
 - `follow`: reading the journals of a deployment, with failover between sites
 - `config`: the deployment file and keys: plain values
-- `status_files`: the run folder: status files, orders of drills, the log
+- `status_files`: the run folder: status files, controls of drills, the log
 - `status`: what processes report about themselves, and its JSON
 - `lock_file`: the lock of a deployment folder
 """
