@@ -1,7 +1,8 @@
 """What the processes of a deployment report about themselves, and its JSON.
 
-Every kind of process has one dataclass. `encode_status` and `decode_status` are the only places that know the keys of
-the JSON: they are those of the files in `run/` and of `fairtape status --json`. Times are nanoseconds.
+Every kind of process has one dataclass. Its fields, and the metadata of those with another key, are the only places
+that know the keys of the JSON: they are those of the files in `run/` and of `fairtape status --json`. Times are
+nanoseconds.
 """
 
 from collections.abc import Mapping
