@@ -22,8 +22,6 @@ from fairtape.core.instants import SECOND, Instant
 from fairtape.net.clock import SharedClock
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fairtape.core.timing import Timing
     from fairtape.demo.findings import Findings
     from fairtape.demo.tally import DemoTally
@@ -168,7 +166,7 @@ def _progress_view() -> Iterator[Callable[["DemoTally"], None]]:
     console = Console(stderr=True)
     clock = SharedClock()
     if not console.is_terminal:
-        yield _Lines(console, clock)
+        yield _Lines(clock)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
@@ -181,8 +179,7 @@ def _progress_view() -> Iterator[Callable[["DemoTally"], None]]:
 class _Lines:
     """Progress lines for a file or a pipe."""
 
-    def __init__(self, console: "Console", clock: SharedClock) -> None:
-        self._console = console
+    def __init__(self, clock: SharedClock) -> None:
         self._clock = clock
         self._next_at: Instant = 0
 
