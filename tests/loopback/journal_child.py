@@ -9,7 +9,7 @@ from fairtape.core.effects import Ordered
 from fairtape.core.entries import Entry as Content
 from fairtape.core.entries import position_of
 from fairtape.journal import JournalWriter, SyncPolicy
-from unit import journal_values as values
+from unit.journal import journal_values as values
 
 TRUNCATE_EVERY = 20  # entries
 TRUNCATE_BACK = 13  # entries

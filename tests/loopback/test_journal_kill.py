@@ -11,7 +11,7 @@ import pytest
 
 from fairtape.core.entries import Entry as Content
 from fairtape.journal import JournalEntry, JournalReader, JournalWriter, SyncPolicy, verify
-from unit import journal_values as values
+from unit.journal import journal_values as values
 
 CHILD = Path(__file__).with_name("journal_child.py")
 KILLS = 8

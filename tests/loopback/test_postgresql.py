@@ -11,7 +11,7 @@ from fairtape.gateway.storage.accounts import TradingAccounts
 from fairtape.storage.database import DatabaseUnavailable
 from fairtape.storage.ledger_tables import LedgerStore
 from loopback.postgres import Postgres, running_postgres
-from unit.test_ledger_tables import batches, session
+from unit.storage.test_ledger_tables import batches, session
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fairtape
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.client import (
     Break,
     ClientError,

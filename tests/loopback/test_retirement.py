@@ -20,7 +20,7 @@ from fairtape.wire.membership import MembershipMessage, MembershipState, Operato
 from fairtape.wire.seals import Keys
 from loopback.commands import PATIENCE
 from loopback.etcds import running_etcd
-from unit.loop_values import TIMING, report_of
+from unit.ring.loop_values import TIMING, report_of
 
 SITES = (1, 2, 3, 4)
 OPERATOR = 999

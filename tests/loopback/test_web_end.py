@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.bench.websocket_customers import WebSetting, measure_websocket
 from fairtape.core.instants import SECOND
 from fairtape.journal import Damaged

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from websockets.sync.client import ClientConnection
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.tape.batches import SCHEMA
 from fairtape.web import api, request_timeout
 from fairtape.web import history as ranges

@@ -26,7 +26,7 @@ FAULTS: Final = (
         new="recovery.ack_retries + recovery.message_retries <= recovery.retries_max",
         tests=(
             "paper/test_figure_3.py",
-            "unit/test_recovery_tables.py",
+            "unit/ring/test_recovery_tables.py",
             "paper/test_deadline.py::test_the_deadline_is_tight",
         ),
         guarantee="CompleteOrReforming",
@@ -45,7 +45,7 @@ FAULTS: Final = (
         file="ring/receiver/resilience.py",
         old="if turns > formation.resilience:\n            self._survives(token - formation.resilience)",
         new="if turns:\n            self._survives(token)",
-        tests=("paper/test_commit.py", "unit/test_resilience.py"),
+        tests=("paper/test_commit.py", "unit/ring/test_resilience.py"),
         guarantee="SurvivesK",
     ),
     Fault(
@@ -54,7 +54,7 @@ FAULTS: Final = (
         file="ring/receiver/release.py",
         old="while self._ready and self._ready[0][1] <= now < self._lease_until:",
         new="while self._ready and now < self._lease_until:",
-        tests=("paper/test_commit.py", "unit/test_release.py"),
+        tests=("paper/test_commit.py", "unit/ring/test_release.py"),
         guarantee="NeverEarly",
     ),
     Fault(
@@ -63,7 +63,7 @@ FAULTS: Final = (
         file="ring/receiver/release.py",
         old="self._ready.append((ordered, commit_at, now > commit_at))",
         new="self._ready.append((ordered, commit_at, False))",
-        tests=("paper/test_commit.py", "unit/test_release.py"),
+        tests=("paper/test_commit.py", "unit/ring/test_release.py"),
         guarantee="ReleasedTogether",
     ),
     Fault(
@@ -72,7 +72,7 @@ FAULTS: Final = (
         file="ring/receiver/ordering.py",
         old=".next >= named.end for named in acknowledgment.ranges",
         new=".next >= named.first for named in acknowledgment.ranges",
-        tests=("paper/test_token_ring.py", "unit/test_ordering.py"),
+        tests=("paper/test_token_ring.py", "unit/ring/test_ordering.py"),
     ),
     Fault(
         name="ahead of the schedule",
@@ -80,7 +80,7 @@ FAULTS: Final = (
         file="ring/receiver/token.py",
         old="return NEVER if self.held is None else self._formations.scheduled_at(self.held)",
         new="return NEVER if self.held is None else self._formations.latest.starts_at",
-        tests=("paper/test_token_ring.py", "unit/test_token.py"),
+        tests=("paper/test_token_ring.py", "unit/ring/test_token.py"),
         guarantee="EverythingArrives",
     ),
     Fault(
@@ -89,7 +89,7 @@ FAULTS: Final = (
         file="ring/receiver/token.py",
         old='"""Give the token up."""\n        self.held = None',
         new='"""Give the token up."""\n        self.held = self.held and self.held + 1',
-        tests=("paper/test_token_ring.py", "unit/test_token.py"),
+        tests=("paper/test_token_ring.py", "unit/ring/test_token.py"),
         guarantee="NeverRaises",
     ),
     Fault(
@@ -98,7 +98,7 @@ FAULTS: Final = (
         file="ring/receiver/ordering.py",
         old="if acknowledgment.sequence != self.next_sequence:",
         new="if acknowledgment.sequence > TOKENS_AHEAD_MAX:",
-        tests=("unit/test_ordering.py", "unit/test_receiver.py"),
+        tests=("unit/ring/test_ordering.py", "unit/nodes/test_receiver.py"),
     ),
     Fault(
         name="forgotten too soon",
@@ -106,7 +106,7 @@ FAULTS: Final = (
         file="ring/receiver/resilience.py",
         old="token - len(formation.members) + 1)",
         new="token - len(formation.members) + 2)",
-        tests=("paper/test_token_ring.py", "unit/test_resilience.py"),
+        tests=("paper/test_token_ring.py", "unit/ring/test_resilience.py"),
         guarantee="TrueClaims",
     ),
     Fault(
@@ -115,7 +115,7 @@ FAULTS: Final = (
         file="ring/sender/retention.py",
         old="self._proofs[0][0] <= token - self._resilience:",
         new="self._proofs[0][0] <= token:",
-        tests=("unit/test_retention.py", "unit/test_source.py"),
+        tests=("unit/ring/test_retention.py", "unit/nodes/test_source.py"),
         guarantee="KeptUntilHeld",
     ),
     Fault(
@@ -124,7 +124,7 @@ FAULTS: Final = (
         file="ring/sender/transmission.py",
         old="        blocks = self._kept.take_all()",
         new="        blocks: list[Block] = []",
-        tests=("unit/test_retention.py", "unit/test_source.py"),
+        tests=("unit/ring/test_retention.py", "unit/nodes/test_source.py"),
     ),
     Fault(
         name="sent before written",
@@ -134,7 +134,7 @@ FAULTS: Final = (
         "        self._effects.append(Multicast(Channel.CONTROL, datagrams))\n",
         new="        self._effects.append(Multicast(Channel.CONTROL, datagrams))\n"
         "        taken = self._take_next(now)\n        assert taken\n",
-        tests=("paper/test_token_ring.py", "unit/test_receiver.py"),
+        tests=("paper/test_token_ring.py", "unit/nodes/test_receiver.py"),
         guarantee="AppendBeforeAck",
     ),
     Fault(
@@ -143,7 +143,7 @@ FAULTS: Final = (
         file="ring/receiver/receive_buffer.py",
         old='        if stream.ended:\n            raise Malformed("earlier incarnation")\n',
         new="",
-        tests=("unit/test_receive_buffer.py", "unit/test_receiver.py"),
+        tests=("unit/ring/test_receive_buffer.py", "unit/nodes/test_receiver.py"),
     ),
     Fault(
         name="one key for two incarnations",
@@ -152,8 +152,8 @@ FAULTS: Final = (
         old="_CONTEXT.pack(stripe, source, incarnation)",
         new="_CONTEXT.pack(stripe, source, 0)",
         tests=(
-            "unit/test_seals.py::test_a_block_opens_only_for_its_stripe_source_and_incarnation",
-            "unit/test_seals.py::test_blocks_of_another_number_stripe_source_or_incarnation_share_no_key_stream",
+            "unit/wire/test_seals.py::test_a_block_opens_only_for_its_stripe_source_and_incarnation",
+            "unit/wire/test_seals.py::test_blocks_of_another_number_stripe_source_or_incarnation_share_no_key_stream",
         ),
     ),
     Fault(
@@ -163,9 +163,9 @@ FAULTS: Final = (
         old="if -ahead >= REPLAY_WINDOW or self._seen >> -ahead & 1:",
         new="if -ahead >= REPLAY_WINDOW:",
         tests=(
-            "unit/test_message_authentication.py",
-            "unit/test_source.py",
-            "unit/test_seals.py::test_a_serial_is_accepted_once",
+            "unit/nodes/test_message_authentication.py",
+            "unit/nodes/test_source.py",
+            "unit/wire/test_seals.py::test_a_serial_is_accepted_once",
         ),
     ),
     Fault(
@@ -174,6 +174,6 @@ FAULTS: Final = (
         file="nodes/receiver.py",
         old="        stream.seal.open(datagram, frame.first)  #",
         new="        #",
-        tests=("unit/test_receiver.py",),
+        tests=("unit/nodes/test_receiver.py",),
     ),
 )

@@ -8,7 +8,7 @@ from fairtape.core.effects import Append, Deliver
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from unit.ring_values import (
+from unit.ring.ring_values import (
     STARTS_AT,
     TIMING,
     Ring,

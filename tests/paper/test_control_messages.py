@@ -10,8 +10,8 @@ from fairtape.core.instants import Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.simulation.world import Observer
 from fairtape.wire.frames import Kind, NodeId, kind_of
-from unit.ring_values import SOURCE, Ring
-from unit.ring_values import TIMING as IMPATIENT
+from unit.ring.ring_values import SOURCE, Ring
+from unit.ring.ring_values import TIMING as IMPATIENT
 
 TOKENS = 60
 TIMING = replace(IMPATIENT, retries_max=12)

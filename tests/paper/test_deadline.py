@@ -15,8 +15,8 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.receiver.recovery_tables import State
-from unit.recovery_values import E, RecoveryRun
-from unit.ring_values import KEYS, STARTS_AT, TIMING, Signer, block, formation, named
+from unit.ring.recovery_values import E, RecoveryRun
+from unit.ring.ring_values import KEYS, STARTS_AT, TIMING, Signer, block, formation, named
 
 ME = 64  # last in a loop of 64: it awaits every token of these tests and holds none
 TOKENS = 6

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from fairtape.core.state_table import StateTable
 from fairtape.ring.receiver.recovery import Recoveries, Recovery
 from fairtape.ring.receiver.recovery_tables import FIGURE_3_MERGED, FIGURE_3_SEPARATE, Event, State
-from unit.recovery_values import TIMING, E, HeldTokens
+from unit.ring.recovery_values import TIMING, E, HeldTokens
 
 LOSSES = [Fraction(1, 1_000), Fraction(1, 100), Fraction(1, 20), Fraction(1, 5), Fraction(1, 2), Fraction(9, 10)]
 

@@ -4,7 +4,7 @@ import pytest
 
 from fairtape.core.instants import Instant
 from fairtape.ring.receiver.recovery_tables import Event, State
-from unit.recovery_values import T_E, T_R, RecoveryRun
+from unit.ring.recovery_values import T_E, T_R, RecoveryRun
 
 HALF = T_R // 2
 COUNTS = pytest.mark.parametrize("merged", [True, False], ids=["merged", "separate"])

@@ -11,7 +11,7 @@ from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.simulation.world import Observer
 from fairtape.wire.frames import Ack, Hole, NodeId, Progress, Request, TokenAck, decode_control, is_block
-from unit.ring_values import (
+from unit.ring.ring_values import (
     SOURCE,
     STARTS_AT,
     TIMING,

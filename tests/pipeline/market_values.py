@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import Entry as Content
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND

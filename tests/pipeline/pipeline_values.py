@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.entries import HEAD_SIZE
 from fairtape.core.entries import Entry as Content

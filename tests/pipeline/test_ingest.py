@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalReader, JournalWriter
 from pipeline import pipeline_values as pipeline

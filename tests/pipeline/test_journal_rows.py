@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.effects import Ordered, Span
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, JournalWriter, SyncPolicy

@@ -10,7 +10,7 @@ from fairtape.core.timing import Timing
 from fairtape.simulation.clocks import RATE_MAX, DriftingClock, Piece, SimulatedClock
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
-from unit.ring_values import SOURCE, Ring
+from unit.ring.ring_values import SOURCE, Ring
 
 TIMING = Timing(
     retry_period=4 * MILLISECOND, retries_max=200, token_period=5 * MILLISECOND, commit_delay=20 * MILLISECOND

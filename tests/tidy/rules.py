@@ -235,6 +235,12 @@ def names_of_tests_are_sentences(page: Page) -> Iterator[str]:
                 yield f"{function.name} has fewer than {TEST_NAME_WORDS_MIN} words"
 
 
+def unit_tests_stand_beside_their_package(page: Page) -> Iterator[str]:
+    """A unit test and its helpers are in `tests/unit/PACKAGE`."""
+    if page.path.parts[:2] == ("tests", "unit") and not (ROOT / "src" / "fairtape" / page.path.parts[2]).is_dir():
+        yield "is not in the folder of a package"
+
+
 def no_retired_name_is_used(page: Page) -> Iterator[str]:
     """One name per idea: `retired.py` lists the words that have a standard term in their place."""
     if page.is_in("tidy") or page.path.name == "CHANGELOG.md":

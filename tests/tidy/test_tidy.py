@@ -14,7 +14,7 @@ from tidy import rules
 from tidy.rules import ROOT, Page, Rule
 
 MODULE = "src/fairtape/core/example.py"
-TEST = "tests/unit/test_example.py"
+TEST = "tests/unit/core/test_example.py"
 
 # For each rule, pages that break it: where they stand and what they say.
 BREACHES: dict[Rule, list[tuple[str, str]]] = {
@@ -60,6 +60,10 @@ BREACHES: dict[Rule, list[tuple[str, str]]] = {
         ("Makefile", "test:\n\tpytest\t-q\n"),
     ],
     rules.names_of_tests_are_sentences: [(TEST, "def test_it_works(): ...\n"), (TEST, "def test_bounds(): ...\n")],
+    rules.unit_tests_stand_beside_their_package: [
+        ("tests/unit/test_example.py", ""),
+        ("tests/unit/nowhere/test_example.py", ""),
+    ],
     rules.no_retired_name_is_used: [
         ("README.md", "It tells n\x6fbody.\n"),
         (MODULE, "class Seat:\n    pass\n"),

@@ -260,7 +260,7 @@ def plan_for(setting: RingSetting) -> RingPlan:
     return RingPlan(
         formation=Formation(number=1, members=tuple(sites), timing=setting.timing, starts_at=starts_at),
         keys=replace(Keys.from_secret(secrets.token_bytes(32), sites, sources), seal=setting.seal),
-        book=book,
+        address_book=book,
         groups=random_groups(),
         link_faults={1: {node: loss for node in book if node != 1}} if setting.loss else {},
     )

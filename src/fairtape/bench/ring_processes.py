@@ -79,7 +79,7 @@ class RingPlan:
 
     formation: Formation
     keys: Keys
-    book: AddressBook
+    address_book: AddressBook
     groups: Groups
     link_faults: Mapping[NodeId, Mapping[NodeId, LinkFaults]]  # at a node, by sender
 
@@ -89,7 +89,7 @@ class RingPlan:
             keys=self.keys.for_source(me),
             timing=self.formation.timing,
             resilience=self.formation.resilience,
-            book=self.book,
+            address_book=self.address_book,
             groups=self.groups,
             link_faults=self.link_faults.get(me, {}),
         )
@@ -98,7 +98,7 @@ class RingPlan:
 # Sources.
 
 CHUNK_RECORDS: Final = 2_048  # published at once by a flooding producer
-POLL_PERIOD: Final = 250 * MILLISECOND  # between two polls for orders
+POLL_PERIOD: Final = 250 * MILLISECOND  # between two polls for commands
 QUEUED_MIN: Final = 256 << 10  # bytes in the queue of the source, below which more is published
 STAMP: Final = struct.Struct(">q")  # the first bytes of a paced message: when it was due
 
@@ -210,7 +210,7 @@ class _EndCondition:
         now = self._clock.now()
         if now >= self._poll_at:
             self._poll_at = now + POLL_PERIOD
-            for _ in self._link.orders():
+            for _ in self._link.commands():
                 pass
         done = all(each.over for each in self._producers) and all(each.idle for each in self._sources)
         return done or self._link.stopped or now > self._give_up_at
@@ -226,7 +226,7 @@ def _producer(source: Source, setting: RingSetting, plan: RingPlan) -> Flood | P
 # Sites.
 
 SAMPLES_MAX: Final = 2_000_000
-SAMPLE_PERIOD: Final = 250 * MILLISECOND  # between two reads of memory use and of orders
+SAMPLE_PERIOD: Final = 250 * MILLISECOND  # between two reads of memory use and of commands
 _NANOSECONDS: Final = "q"
 
 
@@ -318,9 +318,9 @@ class DeliveryRecorder:
             memory.warm = memory.warm or held
         if now >= self._tally.ends_at:
             memory.at_end = memory.at_end or held
-        for order in self._link.orders():
-            if isinstance(order, PublishedCount):
-                self._published = order.count
+        for command in self._link.commands():
+            if isinstance(command, PublishedCount):
+                self._published = command.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +346,7 @@ def _site_runtime(plan: RingPlan, me: NodeId, clock: Clock, journal: Path) -> tu
         raise UserError(str(late)) from None
     runtime = NodeRuntime(
         receiver,
-        IpMulticast(me, plan.book, plan.groups),
+        IpMulticast(me, plan.address_book, plan.groups),
         link_faults=seeded_injector(plan.link_faults.get(me, {}), me, seed=0),
         journal=JournalWriter.open(journal, stripe=0, site=me),
     )
@@ -390,6 +390,6 @@ def _report(
 
 
 def _is_stopped(link: ChildLink) -> bool:
-    for _ in link.orders():
+    for _ in link.commands():
         pass
     return link.stopped

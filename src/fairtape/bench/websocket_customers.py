@@ -72,7 +72,7 @@ class WebSetting:
 
 @dataclass(frozen=True, slots=True)
 class RunWindow:
-    """The order to begin: when the first token is due, and when the run ends."""
+    """The command to begin: when the first token is due, and when the run ends."""
 
     starts_at: Instant
     ends_at: Instant
@@ -360,7 +360,7 @@ POLL_PERIOD: Final = 0.05  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The order to begin."""
+    """The command to begin."""
 
     ends_at: Instant
 

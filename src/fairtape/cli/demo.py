@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 from click.core import ParameterSource
 
-from fairtape.cli.terminal import EXIT_BROKEN, steps
+from fairtape.cli.terminal import EXIT_BROKEN, counted, steps
 from fairtape.core.errors import UserError, remedy_for
 from fairtape.core.instants import SECOND, Instant
 from fairtape.net.clock import SharedClock
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fairtape.core.timing import Timing
     from fairtape.demo.findings import Findings
     from fairtape.demo.tally import DemoTally
@@ -168,7 +166,7 @@ def _progress_view() -> Iterator[Callable[["DemoTally"], None]]:
     console = Console(stderr=True)
     clock = SharedClock()
     if not console.is_terminal:
-        yield _Lines(console, clock)
+        yield _Lines(clock)
         return
     with Live(console=console, screen=True, auto_refresh=False) as live:
 
@@ -181,13 +179,12 @@ def _progress_view() -> Iterator[Callable[["DemoTally"], None]]:
 class _Lines:
     """Progress lines for a file or a pipe."""
 
-    def __init__(self, console: "Console", clock: SharedClock) -> None:
-        self._console = console
+    def __init__(self, clock: SharedClock) -> None:
         self._clock = clock
         self._next_at: Instant = 0
 
     def __call__(self, tally: "DemoTally") -> None:
-        from fairtape.demo.view import counted, line
+        from fairtape.demo.view import line
         from fairtape.demo.world import FLOORS, SITES
 
         now = self._clock.now()
@@ -202,7 +199,7 @@ class _Lines:
 
 def report(findings: "Findings", *, temporary: bool) -> str:
     """The text report, with the commands to inspect, verify and remove the journals."""
-    from fairtape.demo.view import counted, percent
+    from fairtape.demo.view import percent
     from fairtape.demo.world import FLOORS, SITES, TIMING
 
     world = findings.world
@@ -244,7 +241,6 @@ def _except_killed(findings: "Findings") -> str:
 
 
 def _order_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
 
     if not findings.one_order:
         return f"NO: {findings.problem}"
@@ -274,7 +270,6 @@ def _kill_text(findings: "Findings") -> str:
 
 
 def _customer_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
     from fairtape.demo.world import REGIONS
 
     customers, verdict = findings.world.customers, findings.customers
@@ -337,7 +332,6 @@ def _spread_text(findings: "Findings") -> str:
 
 
 def _recovery_text(findings: "Findings") -> str:
-    from fairtape.demo.view import counted
     from fairtape.demo.world import RESILIENCE
 
     return (

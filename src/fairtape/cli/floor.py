@@ -17,7 +17,7 @@ import click
 from fairtape.cli.terminal import check_within, counted
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.instants import MILLISECOND
 from fairtape.exchange.orders import Action, Side, TimeInForce
 from fairtape.exchange.rules import (
     BadRule,
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from rich.columns import Columns
     from rich.table import Table
 
-    from fairtape.deployment.config.description import Deployment, FloorSettings, Node
+    from fairtape.deployment.config.description import FloorSettings
     from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
     from fairtape.deployment.publish.floor_request import FloorAnswer, MakeRequest
     from fairtape.exchange.floor import Floor
     from fairtape.exchange.market import Market
     from fairtape.exchange.outputs import Execution
-    from fairtape.wire.frames import NodeId
 
 LIVE_PERIOD: Final = 0.2  # seconds
 SHOWN_MAX: Final = 6  # markets side by side
@@ -341,69 +340,6 @@ def _show_replayed(each: _Replayed) -> None:
         click.echo(f"  … and {len(ledger.accounts) - ACCOUNTS_SHOWN:,} more accounts; --json names the digest of all")
 
 
-# Arbiter.
-
-
-def arbitrate(deployment: "Deployment", node: "Node", source: "NodeId", *, patient: bool = False) -> None:
-    """Run the arbiter of a site until SIGINT or SIGTERM. If `patient`, wait for the journal of the site to exist."""
-    from fairtape.deployment.process.children import Interrupts
-
-    journal = deployment.journal_of(node)
-    with Interrupts() as interrupts:
-        while patient and not interrupts.count and not journal.exists():
-            time.sleep(LIVE_PERIOD)
-        if not interrupts.count:
-            _arbitrate(deployment, node, source, journal, lambda: interrupts.count > 0)
-
-
-def _arbitrate(
-    deployment: "Deployment", node: "Node", source: "NodeId", journal: Path, ended: Callable[[], bool]
-) -> None:
-    from fairtape.deployment.config.process_names import ARBITER
-    from fairtape.deployment.follow.floor_reader import FloorReader
-    from fairtape.deployment.process.arbiter import Arbiter
-    from fairtape.deployment.publish.source_runtime import source_of, source_runtime
-    from fairtape.deployment.publish.target import publish_target
-    from fairtape.deployment.status import ArbiterStatus
-    from fairtape.deployment.status_files import RunFolder, StatusFile
-    from fairtape.net.driver import Driver
-
-    clock = SharedClock()
-    if not journal.exists():
-        raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
-    config = publish_target(deployment.folder).source_config(source)
-    machine = source_of(config, clock)
-    with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
-        arbiter = Arbiter(node.number, machine, reader)
-        driver = Driver([source_runtime(config, machine, producer=arbiter)], clock)
-        click.echo(f"the arbiter of {node.name} reports as {deployment.name_of(source)}", err=True)
-        name = f"{node.name}{ARBITER}"
-        status_file = StatusFile(RunFolder(deployment.folder), name)
-
-        def status(now: Instant) -> ArbiterStatus:
-            return ArbiterStatus(
-                name=name,
-                node=source,
-                written_at=now,
-                reports=arbiter.reports,
-                accusations=arbiter.accusations,
-                token=reader.floor.token,
-                trades=reader.floor.trade_count,
-                tentative=sum(1 for _ in reader.floor.tentative()),
-            )
-
-        def ends() -> bool:
-            status_file.keep_posted(clock.now(), status)
-            return ended()
-
-        try:
-            driver.run(ends)
-        finally:
-            driver.close()
-            status_file.close(replace(status(clock.now()), ended=True))
-            click.echo(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations", err=True)
-
-
 # Commands.
 
 EXIT_REFUSED: Final = 1
@@ -624,6 +560,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
     `s1 = "XNYS"` in `[floor.arbiters]`. `fairtape up` runs all of these.
     """
     from fairtape.deployment.config.description import NodeKind, read_deployment
+    from fairtape.deployment.process.arbiter import run_arbiter
     from fairtape.deployment.process.node import exit_with
 
     deployment = read_deployment(directory)
@@ -633,7 +570,7 @@ def arbiter(*, directory: Path, site: str, parent: int | None) -> None:
         raise UserError(f"SITE is {site!r}; [floor.arbiters] of the deployment names no source for it: add one")
     if parent is not None:
         exit_with(parent)
-    arbitrate(deployment, node, source, patient=parent is not None)
+    run_arbiter(deployment, node, source, lambda line: click.echo(line, err=True), patient=parent is not None)
 
 
 def enter_request(directory: Path, source: str | None, make_request: "MakeRequest") -> tuple["FloorAnswer", "Floor"]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fairtape.cli.terminal import check_within
+from fairtape.cli.terminal import check_within, format_instant
 from fairtape.core.addresses import Address, parse_address
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
@@ -216,7 +216,6 @@ class Printer:
         }
 
     def _line(self, fields: dict[str, Any]) -> str:
-        from fairtape.cli.journal import format_instant
 
         if self._as_json:
             return json.dumps(fields, separators=(",", ":")) + "\n"

@@ -5,19 +5,16 @@ them is shorter than another.
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fairtape.cli.terminal import check_within, counted
+from fairtape.cli.terminal import check_within, counted, format_instant, parse_instant
 from fairtape.core.errors import UserError
-from fairtape.core.instants import SECOND, Instant
 from fairtape.wire.frames import NUMBER_MAX
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ EXIT_DAMAGED: Final = 1
 EXIT_SHORTER: Final = 3
 PROGRESS_SIZE_MIN: Final = 64 << 20  # bytes: a smaller journal takes no noticeable time
 PAYLOAD_SHOWN_MAX: Final = 96  # bytes of a payload that a line shows
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Directory: Final = click.Path(path_type=Path)
 
@@ -155,39 +151,6 @@ def verify_command(directories: tuple[Path, ...], as_json: bool) -> None:
         click.get_current_context().exit(EXIT_DAMAGED)
     if comparison and not comparison.level:
         click.get_current_context().exit(EXIT_SHORTER)
-
-
-def parse_instant(option: str, text: str) -> Instant:
-    """Nanoseconds since 1970, or an ISO 8601 time, by default in UTC."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    whole, finer = _beyond_microseconds(text)
-    try:
-        moment = datetime.fromisoformat(whole)
-    except ValueError:
-        raise UserError(
-            f"{option} is {text!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
-        ) from None
-    elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
-    return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000 + finer
-
-
-def _beyond_microseconds(text: str) -> tuple[str, int]:
-    """The text without digits that `datetime` cannot parse, and the nanoseconds of these digits."""
-    found = re.search(r"([.,]\d{6})(\d{1,3})(?!\d)", text)
-    if found is None:
-        return text, 0
-    return text[: found.end(1)] + text[found.end() :], int(found[2].ljust(3, "0"))
-
-
-def format_instant(instant: Instant) -> str:
-    """ISO 8601 with nanoseconds, which `datetime` does not support."""
-    seconds, nanoseconds = divmod(instant, SECOND)
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError):
-        return f"{instant}ns"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
 
 def _existing(directory: Path) -> "JournalReader":

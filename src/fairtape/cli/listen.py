@@ -97,7 +97,7 @@ def listen(
     if is_temporary(directory) and not is_running(directory):
         ended = run_temporary(deployment, site, from_seq, period=period, as_json=as_json)
     else:
-        ended = tune_in(deployment, site, from_seq, period=period, as_json=as_json)
+        ended = follow_deployment(deployment, site, from_seq, period=period, as_json=as_json)
     for sentence in ended:
         click.echo(f"fairtape: {sentence}", err=True)
     ctx.exit(EXIT_BROKEN if ended else 0)
@@ -117,7 +117,7 @@ def _create(directory: Path, sites: int, profile: str, *, mesh: bool) -> "Deploy
     return create_deployment(directory, draft, temporary=True)
 
 
-def tune_in(
+def follow_deployment(
     deployment: "Deployment", site: str | None, from_sequence: int | None, *, period: Duration, as_json: bool
 ) -> list[str]:
     """Print what a deployment that runs releases, until Ctrl-C; why it ended otherwise."""
@@ -133,7 +133,7 @@ def tune_in(
         listener = TapeListener(failover, chosen, begin, interrupts, as_json=as_json)
         name = failover.names[chosen]
         click.echo(f"following site {name} of {deployment.folder}; Ctrl-C ends this", err=True)
-        ended = listener.hear(period)
+        ended = listener.run(period)
         complete = listener.flush()
     click.echo(_summary(listener.tape, complete=complete), err=True)
     return ended
@@ -167,7 +167,7 @@ def run_temporary(
                 return checks.failures
             listener = TapeListener(failover, chosen, begin, interrupts, as_json=as_json)
             click.echo(_introduction(deployment, failover.names[chosen]), err=True)
-            ended = listener.hear(period, checks.failed)
+            ended = listener.run(period, checks.failed)
             serving = [each for each in failover.journals if failover.serves(each)]
         finally:
             cluster.stop()
@@ -243,7 +243,7 @@ class TapeListener:
         self._interrupts = interrupts
         self._clock = SharedClock()
 
-    def hear(self, period: Duration, failed: Callable[[], list[str]] = list) -> list[str]:
+    def run(self, period: Duration, failed: Callable[[], list[str]] = list) -> list[str]:
         """Print for this period, until Ctrl-C, or until the deployment stops; why it ended, in the last case.
 
         `failed` is called often and says why the deployment cannot go on.

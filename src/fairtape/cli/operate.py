@@ -40,7 +40,7 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     without the plan is silent at the edge.
     """  # noqa: D301 - click means the one character \b
     from fairtape.deployment.config.description import NodeKind, read_deployment
-    from fairtape.deployment.operations.operator import change_plan, give_order
+    from fairtape.deployment.operations.operator import change_plan, send_command
     from fairtape.edge.service.stripe_plans import read_plan
 
     deployment = read_deployment(directory)
@@ -52,7 +52,7 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     if (site is None) != (order == "resume"):
         raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} needs a SITE; name the site")
     number = 0 if site is None else deployment.node(site, NodeKind.SITE, field="SITE").number
-    click.echo(give_order(deployment, VERBS[order], number))
+    click.echo(send_command(deployment, VERBS[order], number))
 
 
 FAULTS: Final = ("kill", "pause", "partition", "clock")  # the values of `drills.Fault`

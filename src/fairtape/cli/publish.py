@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from fairtape.cli.terminal import check_within, counted
+from fairtape.cli.terminal import check_within, counted, parse_instant
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.market.prices import FIXED_MAX, BadNumber, format_fixed, parse_fixed
@@ -79,7 +79,6 @@ def publish_command(
     The exit code is 1 if the ring stops acknowledging before that, and 130 after Ctrl-C. The number of acknowledged
     trades is printed in either case.
     """
-    from fairtape.cli.journal import parse_instant
     from fairtape.deployment.publish.publisher import Ending, PublishPace, publish
     from fairtape.deployment.publish.target import publish_target
     from fairtape.deployment.publish.time_sort import by_time

@@ -16,7 +16,7 @@ from enum import Enum
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fairtape.cli.journal import format_instant
+from fairtape.cli.terminal import format_instant
 from fairtape.core.errors import UserError
 from fairtape.journal import FormationChanged, JournalEntry, JournalFollower
 from fairtape.market.notices import StatusNotice, VenueNotice, in_words, notice_in

@@ -1,18 +1,23 @@
-"""What commands share: progress on standard error, checks of numbers, exit codes, Ctrl-C during long work."""
+"""What commands share: progress on standard error, checks of numbers, instants as text, exit codes, Ctrl-C."""
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fairtape.core.errors import UserError
+from fairtape.core.instants import SECOND, Instant
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 EXIT_BROKEN: Final = 1  # a guarantee or a check failed; 2 is a mistake of the user
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+DIGITS_MAX: Final = 19  # of an instant: nanoseconds in 64 bits
 
 Result = TypeVar("Result")
 
@@ -77,6 +82,39 @@ def _shown(value: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A count with its noun: `1 site`, `2 sites`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def parse_instant(option: str, text: str) -> Instant:
+    """Nanoseconds since 1970, or an ISO 8601 time, by default in UTC."""
+    if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX:
+        return int(text)
+    whole, finer = _beyond_microseconds(text)
+    try:
+        moment = datetime.fromisoformat(whole)
+    except ValueError:
+        raise UserError(
+            f"{option} is {text[:SHOWN_MAX]!r}; give nanoseconds since 1970 or a time such as 2026-07-01T14:30:00Z"
+        ) from None
+    elapsed = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * SECOND + elapsed.microseconds * 1_000 + finer
+
+
+def _beyond_microseconds(text: str) -> tuple[str, int]:
+    """The text without digits that `datetime` cannot parse, and the nanoseconds of these digits."""
+    found = re.search(r"([.,]\d{6})(\d{1,3})(?!\d)", text)
+    if found is None:
+        return text, 0
+    return text[: found.end(1)] + text[found.end() :], int(found[2].ljust(3, "0"))
+
+
+def format_instant(instant: Instant) -> str:
+    """ISO 8601 with nanoseconds, which `datetime` does not support."""
+    seconds, nanoseconds = divmod(instant, SECOND)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError):
+        return f"{instant}ns"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
 
 
 @contextmanager

@@ -90,11 +90,11 @@ def run_customers(link: ChildLink, folder: Path, region: int, count: int, loss: 
         link.send(Ready())
         timer = BackgroundTimer(0, turn=region, turns=len(REGIONS))
         while not link.stopped:
-            for order in link.orders():
-                if isinstance(order, ReportRequest):
+            for command in link.commands():
+                if isinstance(command, ReportRequest):
                     link.send(customers.reports())
-                elif isinstance(order, Opening):
-                    timer = BackgroundTimer(order.commit_at, turn=region, turns=len(REGIONS))
+                elif isinstance(command, Opening):
+                    timer = BackgroundTimer(command.commit_at, turn=region, turns=len(REGIONS))
             customers.sleep(timer.remaining(clock.now()))
             if timer.is_due(clock.now()):
                 now = clock.now()

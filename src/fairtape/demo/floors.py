@@ -26,7 +26,7 @@ GATHER_PERIOD: Final = 2 * MILLISECOND  # so that the trades of a burst share a 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The order to start trading at this instant. Sent when the ring has formed."""
+    """The command to start trading at this instant. Sent when the ring has formed."""
 
     opens_at: Instant
     commit_at: Instant  # of some token
@@ -34,7 +34,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The order to stop trading and wait until everything is acknowledged."""
+    """The command to stop trading and wait until everything is acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def run_floors(link: ChildLink, folder: Path, *, seconds: float, rate: float, se
 
     def stopped() -> bool:
         if timer.is_due(clock.now()):
-            for order in link.orders():
-                if isinstance(order, Close):
+            for command in link.commands():
+                if isinstance(command, Close):
                     session.close()
             link.try_send(FloorNews(session.published, session.closed))
         return link.stopped

@@ -68,11 +68,6 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def counted(count: int, noun: str) -> str:
-    """The count with its noun in singular or plural."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def _panel(title: str, content: RenderableType) -> Panel:
     return Panel(content, title=f"[bold]{title}", title_align="left", box=box.ROUNDED, border_style="dim", padding=0)
 
@@ -86,8 +81,9 @@ def _head(tally: DemoTally, now: Instant) -> RenderableType:
     if not tally.opened and not tally.closing:
         state = "the ring is forming"
     top.add_row(Text.assemble((" fairtape", "bold"), ("  one market, one order, one moment", "dim")), f"{state} ")
+    customers = "1 customer" if tally.world.customers == 1 else f"{tally.world.customers:,} customers"
     world = (
-        f" {len(SITES)} sites, {len(FLOORS)} floors, {counted(tally.world.customers, 'customer')}, real distances,"
+        f" {len(SITES)} sites, {len(FLOORS)} floors, {customers}, real distances,"
         f" {percent(tally.world.loss)} loss, {'mesh' if tally.deployment.groups is None else 'IP multicast'}"
     )
     bar = ProgressBar(total=seconds, completed=elapsed, complete_style="cyan", finished_style="cyan")

@@ -1,7 +1,8 @@
 """What the processes of a deployment report about themselves, and its JSON.
 
-Every kind of process has one dataclass. `encode_status` and `decode_status` are the only places that know the keys of
-the JSON: they are those of the files in `run/` and of `fairtape status --json`. Times are nanoseconds.
+Every kind of process has one dataclass. Its fields, and the metadata of those with another key, are the only places
+that know the keys of the JSON: they are those of the files in `run/` and of `fairtape status --json`. Times are
+nanoseconds.
 """
 
 from collections.abc import Mapping
@@ -18,18 +19,18 @@ __all__ = [
     "ArbiterStatus",
     "BadJson",
     "DecisionStatus",
+    "DrillControls",
     "EdgeStatus",
     "EndedStatus",
     "GatewayStatus",
     "LoadStatus",
-    "Orders",
     "ReformerStatus",
     "SiteStatus",
     "Status",
     "TokenSchedule",
-    "decode_orders",
+    "decode_controls",
     "decode_status",
-    "encode_orders",
+    "encode_controls",
     "encode_status",
 ]
 
@@ -39,7 +40,7 @@ def _key(name: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class DrillControls:
     """What a drill demands of a process."""
 
     deaf_to: tuple[NodeId, ...] = ()  # a partition: datagrams of these nodes are dropped
@@ -85,7 +86,7 @@ class SiteStatus(_RunningProcess):
     """A site."""
 
     kind: str = "site"
-    orders: Orders
+    controls: DrillControls = field(metadata=_key("orders"))
     home: int  # the loop that it belongs to
     membership_state: str = field(metadata=_key("posture"))
     incarnation: int
@@ -135,7 +136,7 @@ class ReformerStatus(_RunningProcess):
     """A reformation server."""
 
     kind: str = "reformer"
-    orders: Orders
+    controls: DrillControls = field(metadata=_key("orders"))
     leads: bool
     leader: str | None
     term: int
@@ -153,7 +154,7 @@ class LoadStatus(_RunningProcess):
     """A source that publishes load for drills and measurements."""
 
     kind: str = "source"
-    orders: Orders
+    controls: DrillControls = field(metadata=_key("orders"))
     incarnation: int
     published: int
     acknowledged: int
@@ -229,12 +230,12 @@ def decode_status(content: object) -> Status:
     return decode(_KINDS[kind], content)
 
 
-def encode_orders(orders: Orders) -> dict[str, Any]:
-    """The JSON object of orders."""
-    encoded: dict[str, Any] = encode(orders)
+def encode_controls(controls: DrillControls) -> dict[str, Any]:
+    """The JSON object of what a drill demands."""
+    encoded: dict[str, Any] = encode(controls)
     return encoded
 
 
-def decode_orders(content: object) -> Orders:
-    """The orders of a JSON object. Raises `BadJson`."""
-    return decode(Orders, content)
+def decode_controls(content: object) -> DrillControls:
+    """What a drill demands, from a JSON object. Raises `BadJson`."""
+    return decode(DrillControls, content)

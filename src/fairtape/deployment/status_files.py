@@ -20,7 +20,14 @@ from typing import Final, TypeVar
 
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
-from fairtape.deployment.status import Orders, Status, decode_orders, decode_status, encode_orders, encode_status
+from fairtape.deployment.status import (
+    DrillControls,
+    Status,
+    decode_controls,
+    decode_status,
+    encode_controls,
+    encode_status,
+)
 from fairtape.storage.files import write_atomically
 
 RUN: Final = "run"
@@ -60,18 +67,18 @@ class RunFolder:
         """Those of one kind of process."""
         return {name: status for name, status in self.statuses(names).items() if isinstance(status, kind)}
 
-    def orders(self, name: str) -> Orders:
+    def controls(self, name: str) -> DrillControls:
         """What this process is to do. A file that is missing or damaged demands nothing."""
         try:
-            return decode_orders(json.loads((self.path / f"{name}.orders.json").read_text()))
+            return decode_controls(json.loads((self.path / f"{name}.orders.json").read_text()))
         except (OSError, ValueError):
-            return Orders()
+            return DrillControls()
 
-    def order(self, name: str, orders: Orders) -> None:
-        content = json.dumps(encode_orders(orders)).encode()
+    def set_controls(self, name: str, controls: DrillControls) -> None:
+        content = json.dumps(encode_controls(controls)).encode()
         write_atomically(self.path / f"{name}.orders.json", content, concurrent=True)
 
-    def withdraw_orders(self, name: str) -> None:
+    def clear_controls(self, name: str) -> None:
         (self.path / f"{name}.orders.json").unlink(missing_ok=True)
 
     def ask_for_start(self, name: str) -> None:

@@ -189,10 +189,6 @@ class Book:
         """The side on which the order rests."""
         return self.bids if order.sign > 0 else self.asks
 
-    def opposite(self, order: Order) -> Ladder:
-        """The side from which the order takes."""
-        return self.asks if order.sign > 0 else self.bids
-
     def rest(self, order: Order) -> None:
         (self.bids if order.sign > 0 else self.asks).add(order, order.key)
 

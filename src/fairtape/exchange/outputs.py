@@ -1,7 +1,7 @@
 """Outputs of a floor: the states of orders as the sequence decides them, trades, and evidence.
 
-They are the same at every replica, in the same order. Gateways turn them into reports for their traders; the arbiter's
-site publishes committed trades to the ticker.
+They are the same at every replica, in the same order. Gateways turn them into reports for their traders. `Printed` is a
+committed trade in the form of the ticker.
 """
 
 import struct

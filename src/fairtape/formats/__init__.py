@@ -6,7 +6,6 @@ Prices are integers with the decimals of their format, times are integer nanosec
 - `itch`: Nasdaq TotalView-ITCH 5.0: messages, whole files as Arrow tables, trades, and the ticker in ITCH form
 - `framing`: messages with a length prefix, as in files and datagrams
 - `moldudp64`: the packets of MoldUDP64
-- `arbitration`: several feeds of one session become one sequence
 - `soupbintcp`: the packets of SoupBinTCP in a stream of bytes
 - `ouch`: order entry of OUCH 4.2, which SoupBinTCP carries
 - `fix`: FIX 4.4: the codec of a stream, the dictionary, session and order messages

@@ -177,7 +177,6 @@ class CatchUpClient:
 
     def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
         self.reader = CatchUpReader()
-        self.adopted = 0  # entries
         self._me = me
         self._stripe = stripe
         self._authenticator = authenticator
@@ -267,7 +266,6 @@ class CatchUpClient:
                 return entry.formation == receiver.position.formation
             self.reader.entry_taken(receiver.position)
             receiver.adopt(entry)
-            self.adopted += 1
         return False
 
 

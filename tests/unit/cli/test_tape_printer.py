@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.cli.tape_printer import CHUNKS_MAX, JsonLines, OutputThread, PrintState, TapePrinter, TextLines
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.entries import Entry as Content
@@ -21,7 +21,7 @@ from fairtape.journal import JournalFollower
 from fairtape.market.trades import PublishedTrade, encode
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.wire.blocks import pack_messages
-from unit.ring_values import formation
+from unit.ring.ring_values import formation
 
 NAMES = {1: "s1", 2: "s2", 3: "s3", 101: "XNYS"}
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during long work, and bounds of numbers on the command line."""
+"""Ctrl-C during long work; numbers, counts and instants on the command line."""
 
 import math
 import os
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.cli.terminal import asked_to_stop, check_within
+from fairtape.cli.terminal import asked_to_stop, check_within, counted, format_instant, parse_instant
 from fairtape.core.errors import UserError
 
 
@@ -39,3 +39,26 @@ def test_a_very_long_number_is_shortened_in_the_message() -> None:
     with pytest.raises(UserError) as refused:
         check_within("--seed", 10**4_000, 0, 10**18)
     assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize(("count", "output"), [(0, "0 sites"), (1, "1 site"), (2, "2 sites"), (1_000, "1,000 sites")])
+def test_a_noun_agrees_with_its_count(count: int, output: str) -> None:
+    assert counted(count, "site") == output
+
+
+def test_a_time_keeps_its_nanoseconds() -> None:
+    assert parse_instant("--since", "1970-01-01T00:00:01.123456789Z") == 1_123_456_789
+    assert parse_instant("--since", "1970-01-01T01:00:01.1234567+01:00") == 1_123_456_700
+
+
+def test_instants_are_read_and_written_in_utc() -> None:
+    assert parse_instant("--since", "1970-01-01T00:00:01.5") == 1_500_000_000
+    assert parse_instant("--since", "1970-01-01T01:00:00+01:00") == 0
+    assert parse_instant("--since", "123") == 123
+    assert format_instant(1_500_000_001) == "1970-01-01T00:00:01.500000001Z"
+    assert format_instant((1 << 63) - 1) == "2262-04-11T23:47:16.854775807Z"
+
+
+def test_an_instant_with_too_many_digits_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="give nanoseconds since 1970"):
+        parse_instant("--since", "9" * 5_000)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import fairtape
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.client import Break, ClientError, Gap, Message, Record, Reformation, Snapshot, Tape, Trade
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.formats.dbn import write_dbn

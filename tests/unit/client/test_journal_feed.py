@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fairtape
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.client import Break, ClientError, Fresh, Stale, Trade
 from fairtape.client.journal_feed import notices
 from fairtape.deployment.follow.site_failover import SiteChanged, SiteRestored, SiteSilent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.operations.drills import DrillPlan, DrillResult, DrillTarget, Fault

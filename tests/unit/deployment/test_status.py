@@ -12,10 +12,10 @@ from fairtape.deployment.status import (
     ArbiterStatus,
     BadJson,
     DecisionStatus,
+    DrillControls,
     EdgeStatus,
     EndedStatus,
     GatewayStatus,
-    Orders,
     Status,
     TokenSchedule,
     decode_status,
@@ -69,7 +69,7 @@ STATUSES: list[Status] = [
     SITE,
     site_status("s1", 1, written_at=5, edge=SILENCED, ended=True),
     reformer_status("x1", 901, written_at=5, decisions=(DECISION,)),
-    load_status("XNYS", 101, written_at=5, orders=Orders(deaf_to=(1, 2), skew_ns=-3, quiet=True)),
+    load_status("XNYS", 101, written_at=5, controls=DrillControls(deaf_to=(1, 2), skew_ns=-3, quiet=True)),
     EdgeStatus(name="s1.edge", node=1, written_at=5, server=SERVER),
     ArbiterStatus(name="s1.arbiter", node=101, written_at=5, reports=1, accusations=0, token=2, trades=3, tentative=4),
     GatewayStatus(
@@ -225,11 +225,11 @@ def test_a_status_of_a_process_that_is_gone_counts_as_none(tmp_path: Path) -> No
 @pytest.mark.parametrize("damage", [None, "{", "[]", '{"deaf_to": [], "skew_ns": "x", "quiet": false}'])
 def test_orders_that_are_missing_or_damaged_demand_nothing(tmp_path: Path, damage: str | None) -> None:
     run = RunFolder(tmp_path)
-    orders = Orders(deaf_to=(3,), skew_ns=5, quiet=True)
-    run.order("s1", orders)
-    assert run.orders("s1") == orders
+    controls = DrillControls(deaf_to=(3,), skew_ns=5, quiet=True)
+    run.set_controls("s1", controls)
+    assert run.controls("s1") == controls
     if damage is None:
-        run.withdraw_orders("s1")
+        run.clear_controls("s1")
     else:
         (run.path / "s1.orders.json").write_text(damage)
-    assert run.orders("s1") == Orders()
+    assert run.controls("s1") == DrillControls()

@@ -202,7 +202,11 @@ def test_prices_stay_within_limits_and_priority_is_never_violated(
     entered: list[Order] = []
     for number, (buys, price, quantity, who, wait) in enumerate(flow):
         order = Order(number, owners[who], 1 if buys else -1, fixed(price), fixed(quantity), policy, wait)
-        waiting = [each for each in market.book.opposite(order) if each.owner is not order.owner or not policy]
+        waiting = [
+            each
+            for each in (market.book.asks if order.sign > 0 else market.book.bids)
+            if each.owner is not order.owner or not policy
+        ]
         fills = market.enter(order)
         entered.append(order)
         for fill in fills:

@@ -7,7 +7,7 @@ from threading import Event
 
 import numpy as np
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.client.backlog import Backlog, Policy
 from fairtape.client.selection import Selection
 from fairtape.client.tape import Tape

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.effects import FormationChange
 from fairtape.journal import JournalMessage, JournalReader
 from fairtape.market.trades import PublishedTrade, encode

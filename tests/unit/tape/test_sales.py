@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fairtape
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.client import Canceled, Corrected, Gap, Message, Trade, VenueStatus
 from fairtape.client.backlog import Backlog, Policy
 from fairtape.client.journal_feed import last_sales

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.tape.feed import AtInstant, AtNumber, Beginning, Delivery

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import unit.journal_values as values
+import unit.journal.journal_values as values
 from fairtape.core.effects import Ordered
 from fairtape.core.instants import SECOND
 from fairtape.journal import JournalWriter

@@ -232,7 +232,7 @@ class Deployment:
     def home_of(self, site: NodeId) -> int:
         return self.topology.homes()[site]
 
-    def book(self) -> AddressBook:
+    def address_book(self) -> AddressBook:
         """The address and the role of every node."""
         return {node.number: Peer(node.host, node.port, _ROLES[node.kind]) for node in self.nodes.values()}
 

@@ -21,7 +21,7 @@ from fairtape.deployment.config.description import Deployment, Node, NodeKind, w
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.process.supervisor import Supervisor, Wrapping
-from fairtape.deployment.status import DecisionStatus, LoadStatus, Orders, ReformerStatus, SiteStatus
+from fairtape.deployment.status import DecisionStatus, DrillControls, LoadStatus, ReformerStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder
 from fairtape.journal import compare
 from fairtape.wire.frames import NodeId
@@ -216,7 +216,7 @@ def _end_load(target: DrillTarget, sources: Sequence[Node]) -> dict[str, LoadSta
     What is not settled in time is a result of the drill, not an error.
     """
     for source in sources:
-        target.run.order(source.name, Orders(quiet=True))
+        target.run.set_controls(source.name, DrillControls(quiet=True))
 
     def busy() -> str:
         done = [load for load in _loads(target, sources).values() if load.quiet and load.idle]
@@ -397,24 +397,24 @@ def _partition(target: DrillTarget, _plan: DrillPlan, victims: list[Node]) -> No
     inside = tuple(node.number for node in victims)
     outside = tuple(node.number for node in nodes if node.number not in inside)
     for node in nodes:
-        target.run.order(node.name, Orders(deaf_to=outside if node.number in inside else inside))
+        target.run.set_controls(node.name, DrillControls(deaf_to=outside if node.number in inside else inside))
 
 
 def _set_clocks(target: DrillTarget, plan: DrillPlan, victims: list[Node]) -> None:
     for node in victims:
-        target.run.order(node.name, Orders(skew_ns=plan.step))
+        target.run.set_controls(node.name, DrillControls(skew_ns=plan.step))
 
 
-def _withdraw_orders(target: DrillTarget, _victims: list[Node]) -> None:
+def _clear_controls(target: DrillTarget, _victims: list[Node]) -> None:
     for node in target.deployment.nodes.values():
-        target.run.withdraw_orders(node.name)
+        target.run.clear_controls(node.name)
 
 
 ACTIONS: Final[Mapping[Fault, FaultActions]] = MappingProxyType(
     {
         Fault.KILL: (_kill, _start),
         Fault.PAUSE: (_pause, _continue),
-        Fault.PARTITION: (_partition, _withdraw_orders),
-        Fault.CLOCK: (_set_clocks, _withdraw_orders),
+        Fault.PARTITION: (_partition, _clear_controls),
+        Fault.CLOCK: (_set_clocks, _clear_controls),
     }
 )

@@ -23,7 +23,7 @@ POLL_PERIOD: Final = 0.2  # seconds
 PLAN_WAIT_MAX: Final = 30.0  # seconds for sites to prepare a plan: 0.1 ms per listing, at low priority
 
 
-def give_order(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
+def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> str:
     """Send a command to all servers until the leader has carried it out; returns what it did.
 
     Raises `UserError` where no server leads or none carries it out in time.
@@ -100,7 +100,7 @@ def change_plan(deployment: Deployment, plan: StripePlan) -> str:
         raise UserError(f"version is {plan.version}, and {max(versions)} is in force; give the plan a higher one")
     stripe_plans_of(deployment).add(plan)
     _await_plan(deployment, run, plan)
-    return f"plan {plan.version}: {give_order(deployment, OperatorVerb.PLAN, mark_of(plan))}"
+    return f"plan {plan.version}: {send_command(deployment, OperatorVerb.PLAN, mark_of(plan))}"
 
 
 def _await_plan(deployment: Deployment, run: RunFolder, plan: StripePlan) -> None:

@@ -6,21 +6,37 @@ delay a token. Reports are published by a source of the arbiter's own. What was 
 after it.
 """
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.core.spans import messages
+from fairtape.deployment.config.description import Deployment, Node
+from fairtape.deployment.config.process_names import ARBITER
 from fairtape.deployment.follow.floor_reader import FloorReader, FloorStep
+from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.publish.source_runtime import source_of, source_runtime
+from fairtape.deployment.publish.target import publish_target
+from fairtape.deployment.status import ArbiterStatus
+from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.exchange.orders import TRADE_REPORT_KIND, BadOrder, TradeReport, decode
+from fairtape.exchange.outputs import Evidence
+from fairtape.net.clock import SharedClock
+from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import NodeId
 
 READ_PERIOD: Final = 5 * MILLISECOND
+PATIENT_PERIOD: Final = 0.2  # seconds between two looks for the journal of the site
 UNREPORTED_MAX: Final = 1_024  # tokens; older reports could no longer be checked
 
 Place = tuple[int, int]
@@ -56,7 +72,7 @@ class Arbiter:
 
     def _apply(self, step: FloorStep) -> None:
         entry = step.entry
-        self.accusations += sum(type(output).__name__ == "Evidence" for output in step.outputs)
+        self.accusations += sum(isinstance(output, Evidence) for output in step.outputs)
         if isinstance(entry, FormationChange):
             self._formation = decode_formation(entry.layout)
             self._forget([place for place in self._unreported if place[1] >= entry.token])
@@ -91,3 +107,59 @@ def _read(payload: bytes) -> Iterator[TradeReport]:
         return
     if isinstance(message, TradeReport):
         yield message
+
+
+def run_arbiter(
+    deployment: Deployment, node: Node, source: NodeId, say: Callable[[str], None], *, patient: bool = False
+) -> None:
+    """Run the arbiter of a site until SIGINT or SIGTERM. If `patient`, wait for the journal of the site to exist."""
+    journal = deployment.journal_of(node)
+    with Interrupts() as interrupts:
+        while patient and not interrupts.count and not journal.exists():
+            time.sleep(PATIENT_PERIOD)
+        if not interrupts.count:
+            _run(deployment, node, source, journal, say, lambda: interrupts.count > 0)
+
+
+def _run(
+    deployment: Deployment,
+    node: Node,
+    source: NodeId,
+    journal: Path,
+    say: Callable[[str], None],
+    ended: Callable[[], bool],
+) -> None:
+    clock = SharedClock()
+    if not journal.exists():
+        raise UserError(f"site {node.name} has no journal on this machine; start it with: fairtape up")
+    config = publish_target(deployment.folder).source_config(source)
+    machine = source_of(config, clock)
+    with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
+        arbiter = Arbiter(node.number, machine, reader)
+        driver = Driver([source_runtime(config, machine, producer=arbiter)], clock)
+        say(f"the arbiter of {node.name} reports as {deployment.name_of(source)}")
+        name = f"{node.name}{ARBITER}"
+        status_file = StatusFile(RunFolder(deployment.folder), name)
+
+        def status(now: Instant) -> ArbiterStatus:
+            return ArbiterStatus(
+                name=name,
+                node=source,
+                written_at=now,
+                reports=arbiter.reports,
+                accusations=arbiter.accusations,
+                token=reader.floor.token,
+                trades=reader.floor.trade_count,
+                tentative=sum(1 for _ in reader.floor.tentative()),
+            )
+
+        def ends() -> bool:
+            status_file.keep_posted(clock.now(), status)
+            return ended()
+
+        try:
+            driver.run(ends)
+        finally:
+            driver.close()
+            status_file.close(replace(status(clock.now()), ended=True))
+            say(f"{arbiter.reports:,} reports, {arbiter.accusations:,} accusations")

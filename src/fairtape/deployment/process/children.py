@@ -28,12 +28,12 @@ START_PERIOD_MAX: Final = 60 * SECOND  # for all interpreters to start on a busy
 STOP_PERIOD_MAX: Final = 5 * SECOND  # for a child to close its files before it is killed
 CHILDREN_MAX: Final = 64
 
-Order = TypeVar("Order")
+Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Child to parent: started, and waiting for the first order."""
+    """Child to parent: started, and waiting for the first command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class ChildLink:
             return False
         return True
 
-    def wait_for(self, kind: type[Order]) -> Order | None:
-        """Wait for an order of this type; None when the child is stopped instead."""
+    def wait_for(self, kind: type[Message]) -> Message | None:
+        """Wait for a command of this type; None when the child is stopped instead."""
         while not self.stopped:
-            order = self._take()
-            if isinstance(order, kind):
-                return order
+            command = self._take()
+            if isinstance(command, kind):
+                return command
         return None
 
     def wait_until_stopped(self) -> None:
@@ -88,22 +88,22 @@ class ChildLink:
         while not self.stopped:
             self._take()
 
-    def orders(self) -> Iterator[object]:
-        """The orders that have arrived since the last call."""
+    def commands(self) -> Iterator[object]:
+        """The commands that have arrived since the last call."""
         while not self.stopped and self._connection.poll():
-            order = self._take()
-            if order is not None:
-                yield order
+            command = self._take()
+            if command is not None:
+                yield command
 
     def _take(self) -> object | None:
         try:
-            order: object = self._connection.recv()
+            command: object = self._connection.recv()
         except (EOFError, OSError):
-            order = Stop()
-        if isinstance(order, Stop):
+            command = Stop()
+        if isinstance(command, Stop):
             self.stopped = True
             return None
-        return order
+        return command
 
 
 class Interrupts:
@@ -159,10 +159,10 @@ class ChildProcesses:
         """Wait until these children have started."""
         self.collect(Ready, names, START_PERIOD_MAX)
 
-    def collect(self, kind: type[Order], names: set[str], wait_period_max: Duration) -> dict[str, Order]:
+    def collect(self, kind: type[Message], names: set[str], wait_period_max: Duration) -> dict[str, Message]:
         """Wait until each of these children has sent a message of this type. Raises `UserError` on timeout."""
         give_up_at = time.monotonic_ns() + wait_period_max
-        received: dict[str, Order] = {}
+        received: dict[str, Message] = {}
         while len(received) < len(names):
             left = give_up_at - time.monotonic_ns()
             if left <= 0:
@@ -173,14 +173,14 @@ class ChildProcesses:
             received |= {name: news for name, news in self.receive(left) if isinstance(news, kind) and name in names}
         return received
 
-    def send(self, name: str, order: object) -> None:
-        """Send an order. That a child has exited is noticed by the next `receive`."""
+    def send(self, name: str, command: object) -> None:
+        """Send a command. That a child has exited is noticed by the next `receive`."""
         with suppress(OSError):
-            self._children[name][1].send(order)
+            self._children[name][1].send(command)
 
-    def send_all(self, order: object) -> None:
+    def send_all(self, command: object) -> None:
         for name in self._children:
-            self.send(name, order)
+            self.send(name, command)
 
     def kill(self, name: str) -> None:
         """Kill a child at once, as a power failure would. Its exit is expected from then on."""

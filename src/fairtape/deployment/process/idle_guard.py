@@ -27,7 +27,7 @@ def keep_processors_awake() -> Iterator[None]:
             yield
         finally:
             for name in names:
-                children.kill(name)  # at the lowest priority it would read an order late
+                children.kill(name)  # at the lowest priority it would read a command late
 
 
 def stay_awake(link: ChildLink, processor: int) -> None:
@@ -38,5 +38,5 @@ def stay_awake(link: ChildLink, processor: int) -> None:
     while not link.stopped:
         for _ in range(SPINS):
             pass
-        for _ in link.orders():
+        for _ in link.commands():
             pass

@@ -1,6 +1,6 @@
 """One node of a deployment as a process: a site, a reformation server, or a source that publishes load for drills.
 
-A process is stopped by SIGINT or SIGTERM. Beside its driver it does housekeeping: it obeys the orders of drills and
+A process is stopped by SIGINT or SIGTERM. Beside its driver it does housekeeping: it applies the controls of drills and
 writes its status.
 """
 
@@ -30,8 +30,8 @@ from fairtape.deployment.process.resources import (
 from fairtape.deployment.process.site_traces import SiteTraces
 from fairtape.deployment.status import (
     DecisionStatus,
+    DrillControls,
     LoadStatus,
-    Orders,
     ReformerStatus,
     SiteStatus,
     TokenSchedule,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     Publisher: TypeAlias = EdgePublisher | SilencedPublisher
 
-ORDERS_PERIOD: Final = 50 * MILLISECOND  # between two reads of the orders file
+CONTROLS_PERIOD: Final = 50 * MILLISECOND  # between two reads of the control file
 NEAR_PERIOD: Final = 1 * SECOND  # a site that is behind by less catches up at once
 PAUSE_MIN: Final = 50 * MILLISECOND  # between two releases; shorter pauses are not recorded
 PAUSES_MAX: Final = 64
@@ -165,7 +165,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
 
 
 def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> None:
-    """Run a source that publishes `rate` messages per second, until a drill orders it to be quiet."""
+    """Run a source that publishes `rate` messages per second, until a drill demands that it is quiet."""
     clock = clock_of(deployment)
     run = RunFolder(deployment.folder)
     topology = deployment.topology
@@ -187,7 +187,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         return _load_status(node, source, load, now)
 
     housekeeping = _Housekeeping(deployment, node, runtime, clock, status_file, status)
-    housekeeping.obey = load.obey
+    housekeeping.apply_controls = load.apply_controls
     _run(driver, housekeeping)
 
 
@@ -249,8 +249,8 @@ class PacedLoad:
         self.published = 0
         self.quiet = False
 
-    def obey(self, orders: Orders) -> None:
-        self.quiet = orders.quiet
+    def apply_controls(self, controls: DrillControls) -> None:
+        self.quiet = controls.quiet
 
     def deadline(self) -> Instant | None:
         if self.quiet or self._source.queued >= QUEUED_MAX:
@@ -284,7 +284,7 @@ class ReleaseLog:
 
 
 class _Housekeeping:
-    """What a process does beside its driver: it reads its orders and writes its status."""
+    """What a process does beside its driver: it reads its control file and writes its status."""
 
     def __init__(
         self,
@@ -302,11 +302,11 @@ class _Housekeeping:
         self._clock = clock
         self._status_file = status_file
         self._status = status
-        self._orders = Orders()
+        self._controls = DrillControls()
         self._look_at: Instant = 0
-        self.obey: Callable[[Orders], None] = lambda _orders: None
+        self.apply_controls: Callable[[DrillControls], None] = lambda _controls: None
         self.periodic: Callable[[], None] = lambda: None
-        self._run.withdraw_orders(node.name)
+        self._run.clear_controls(node.name)
         runtime.link_faults = injector_at(deployment, node)
         if runtime.link_faults is not None:
             status_file.note("link faults are injected, as the deployment's file says")
@@ -315,10 +315,10 @@ class _Housekeeping:
         """The stop condition of a driver. It is never true: signals end a node."""
         now = self._clock.now()
         if now >= self._look_at:
-            self._look_at = now + ORDERS_PERIOD
-            orders = self._run.orders(self._node.name)
-            if orders != self._orders:
-                self._obey(orders)
+            self._look_at = now + CONTROLS_PERIOD
+            controls = self._run.controls(self._node.name)
+            if controls != self._controls:
+                self._apply_controls(controls)
                 self._status_file.post(self._current_status(now))
             self.periodic()
         self._status_file.keep_posted(now, self._current_status)
@@ -328,13 +328,13 @@ class _Housekeeping:
         self._status_file.close(replace(self._current_status(self._clock.now()), ended=True))
 
     def _current_status(self, now: Instant) -> NodeStatus:
-        return replace(self._status(now), orders=self._orders)
+        return replace(self._status(now), controls=self._controls)
 
-    def _obey(self, orders: Orders) -> None:
-        self._orders = orders
-        self._clock.skew = orders.skew_ns
-        self._runtime.link_faults = injector_at(self._deployment, self._node, cut_off=orders.deaf_to)
-        self.obey(orders)
+    def _apply_controls(self, controls: DrillControls) -> None:
+        self._controls = controls
+        self._clock.skew = controls.skew_ns
+        self._runtime.link_faults = injector_at(self._deployment, self._node, cut_off=controls.deaf_to)
+        self.apply_controls(controls)
 
 
 def _run(driver: Driver, housekeeping: _Housekeeping) -> None:
@@ -447,7 +447,7 @@ def _serves(site: Site, now: Instant) -> bool:
     return (formation.current(now) - site.complete_through) * formation.timing.token_period < NEAR_PERIOD
 
 
-# Statuses. Orders are filled in by `_Housekeeping`.
+# Statuses. Controls are filled in by `_Housekeeping`.
 
 
 def _site_status(
@@ -466,7 +466,7 @@ def _site_status(
         name=node.name,
         node=node.number,
         written_at=now,
-        orders=Orders(),
+        controls=DrillControls(),
         home=deployment.home_of(site.me),
         membership_state=site.membership_state.name.lower(),
         incarnation=site.incarnation,
@@ -515,7 +515,7 @@ def _reformer_status(deployment: Deployment, node: Node, reformer: Reformer, now
         name=node.name,
         node=node.number,
         written_at=now,
-        orders=Orders(),
+        controls=DrillControls(),
         leads=leads,
         leader=deployment.name_of(leadership.leader) if leadership is not None else None,
         term=leadership.term if leadership is not None else 0,
@@ -548,7 +548,7 @@ def _load_status(node: Node, source: Source, load: PacedLoad, now: Instant) -> L
         name=node.name,
         node=node.number,
         written_at=now,
-        orders=Orders(),
+        controls=DrillControls(),
         incarnation=source.incarnation,
         published=load.published,
         acknowledged=source.acked_through,

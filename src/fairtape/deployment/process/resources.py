@@ -21,9 +21,9 @@ def clock_of(deployment: Deployment) -> SharedClock | SystemClock:
 def open_transport(deployment: Deployment, node: Node) -> Transport:
     """Bind the sockets of one node. Its multicast uses the interface of its own address."""
     if deployment.groups is None:
-        return Mesh(node.number, deployment.book(), _loop_receivers(deployment))
+        return Mesh(node.number, deployment.address_book(), _loop_receivers(deployment))
     groups = replace(deployment.groups, interface=interface_at(node.host))
-    return IpMulticast(node.number, deployment.book(), groups)
+    return IpMulticast(node.number, deployment.address_book(), groups)
 
 
 def injector_at(deployment: Deployment, node: Node, *, cut_off: Collection[NodeId] = ()) -> FaultInjector | None:

@@ -23,7 +23,7 @@ class SourceConfig:
     keys: Keys  # its own
     timing: Timing  # of the primary loop
     resilience: int
-    book: AddressBook
+    address_book: AddressBook
     groups: Groups | None  # None: a mesh of unicasts
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
@@ -50,9 +50,9 @@ def source_runtime(config: SourceConfig, source: Source, producer: Producer | No
     """The runtime of a source. It receives only the control channel."""
     transport: Transport
     if config.groups is None:
-        transport = Mesh(config.me, config.book)
+        transport = Mesh(config.me, config.address_book)
     else:
-        transport = IpMulticast(config.me, config.book, config.groups)
+        transport = IpMulticast(config.me, config.address_book, config.groups)
     return NodeRuntime(
         source,
         transport,

@@ -12,6 +12,7 @@ by datagram, or has it replayed over a stream. A driver runs the machines; they 
 - `remulticast`: sends the stripes of a receiver, each within its bit rate
 - `archive`: released messages by number; an index from numbers to positions in the order
 - `retransmitter`: repairs by datagram; `replay`: replays over SoupBinTCP
+- `arbitration`: several feeds of one session become one sequence
 - `customer`: receives stripes and requests what is missing
 - `effects`: what the machines ask of their driver
 """

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fairtape.core.addresses import Address
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.edge.protocol.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitration, Output, Run
 from fairtape.edge.protocol.effects import SendUnicast
 from fairtape.edge.protocol.sessions import MARK, BadMark, Begun, Over, Reformed, SessionName, decode_mark
-from fairtape.formats.arbitration import AHEAD_MAX, HELD_BYTES_MAX, FeedArbitration, Output, Run
 from fairtape.formats.moldudp64 import BadMold, MoldRequest, Packet, decode, encode_request
 from fairtape.market.stripes import StripePlan
 

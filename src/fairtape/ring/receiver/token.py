@@ -33,7 +33,7 @@ class Token(Protocol):
         """Ack(held) was sent: this site gives up the right to acknowledge."""
 
 
-class TimedToken:
+class TimedToken(Token):
     """The token of TRMP."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
@@ -57,7 +57,7 @@ class TimedToken:
         self.held = None
 
 
-class EventToken:
+class EventToken(Token):
     """The token of RMP."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:

@@ -1,0 +1,71 @@
+"""A plan comes into force with a formation: it is named by every formation since, with the same bytes everywhere."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairtape.core.instants import MILLISECOND
+from fairtape.nodes.coordinator.primary_loop import Phase, PrimaryLoopCoordinator
+from fairtape.ring.membership.formation import BadFormation
+from fairtape.ring.membership.layout import PLANNED, VERSION, decode_formation, encode_formation
+from fairtape.wire.frames import Malformed
+from fairtape.wire.membership import Install
+from unit.nodes.test_primary_loop import NOW, led
+from unit.ring.loop_values import formation_of, report_of
+
+
+def test_a_formation_without_a_plan_keeps_its_former_bytes() -> None:
+    formation = formation_of(1, 2, 3)
+    assert encode_formation(formation)[0] == VERSION
+    planned = replace(formation, plan=7 << 16 | 5)
+    assert encode_formation(planned)[0] == PLANNED
+    assert decode_formation(encode_formation(planned)) == planned
+    assert decode_formation(encode_formation(formation)) == formation
+
+
+def test_a_plan_that_names_nothing_has_no_encoding_of_its_own() -> None:
+    planned = encode_formation(replace(formation_of(1, 2, 3), plan=1))
+    at = len(encode_formation(formation_of(1, 2, 3))) - 4 * 3
+    zero = planned[:at] + bytes(4) + planned[at + 4 :]
+    with pytest.raises(Malformed):
+        decode_formation(zero)
+    with pytest.raises(Malformed):
+        decode_formation(planned[:-4])
+
+
+def test_a_plan_out_of_bounds_is_refused() -> None:
+    with pytest.raises(BadFormation, match="plan is -1"):
+        replace(formation_of(1, 2, 3), plan=-1)
+
+
+def proposal(coordinator: PrimaryLoopCoordinator) -> int:
+    """The plan in the formation that is proposed."""
+    installs = [message for _, message in coordinator.outbox if isinstance(message, Install) and not message.final]
+    assert installs
+    return decode_formation(installs[-1].layout).plan
+
+
+def test_an_installed_plan_comes_with_a_formation_and_stays() -> None:
+    coordinator = led()
+    coordinator.change_plan(1 << 16, NOW)
+    assert proposal(coordinator) == 1 << 16
+    assert coordinator.formation is not None
+    number = coordinator.formation.number + 1
+    now = NOW + MILLISECOND
+    for site in (1, 2, 3):
+        coordinator.receive_report(replace(report_of(site), prepared=number), now)
+    assert coordinator.proposal is not None
+    coordinator.recorded(coordinator.proposal, now)
+    assert coordinator.formation.plan == 1 << 16
+    # The same plan again changes nothing, and neither does a later leader.
+    for site in (1, 2, 3):
+        position = report_of(site)
+        coordinator.receive_report(
+            replace(position, formation=number, complete_through=coordinator.formation.first_token, prepared=0), now
+        )
+    coordinator.outbox.clear()
+    coordinator.change_plan(1 << 16, now)
+    assert not coordinator.outbox
+    assert coordinator.phase is Phase.STEADY
+    coordinator.lead(coordinator.formation, 9, now)
+    assert coordinator.plan == 0

@@ -1,0 +1,258 @@
+"""The coordinator of the primary loop: how it reacts to the reports of the sites."""
+
+from dataclasses import replace
+
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.nodes.coordinator.planned_change import lead_time
+from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, Phase, PrimaryLoopCoordinator
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
+from fairtape.wire.frames import NodeId
+from fairtape.wire.membership import Fence, Grant, Install, MembershipRequest, MembershipState
+from unit.ring.loop_values import TIMING, formation_of, report_of
+
+NOW: Instant = 100 * SECOND
+LEASE = TIMING.lease_period + lease_margin(TIMING)
+
+
+def coordinator(
+    formation: Formation | None, *, excess: Excess = Excess.CONTINUE, resilience: int = 1
+) -> PrimaryLoopCoordinator:
+    loops = (LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),)
+    coordinator = PrimaryLoopCoordinator(
+        Topology(loops=loops, excess=excess, resilience=resilience), me=101, stripe=0, clock_bound=lambda: 0
+    )
+    coordinator.lead(formation, 4, NOW)
+    return coordinator
+
+
+def led(**changes: object) -> PrimaryLoopCoordinator:
+    """In a formation that all three members have entered."""
+    loop = coordinator(formation_of(1, 2, 3, resilience=1), **changes)  # type: ignore[arg-type]
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site), NOW)
+    loop.outbox.clear()
+    return loop
+
+
+def said(coordinator: PrimaryLoopCoordinator, kind: type) -> list[NodeId]:
+    recipients = [site for site, message in coordinator.outbox if isinstance(message, kind)]
+    coordinator.outbox.clear()
+    return recipients
+
+
+def proposed(coordinator: PrimaryLoopCoordinator) -> bool:
+    return any(isinstance(message, Install) and not message.final for _, message in coordinator.outbox)
+
+
+def record(coordinator: PrimaryLoopCoordinator, now: Instant) -> Formation:
+    assert coordinator.phase is Phase.RECORDING
+    assert coordinator.proposal is not None
+    formation = coordinator.proposal
+    coordinator.recorded(formation, now)
+    return formation
+
+
+def test_the_first_formation_waits_for_all_sites_but_not_for_ever() -> None:
+    eager = coordinator(None)
+    for site in (1, 2, 3):
+        eager.receive_report(
+            report_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1),
+            NOW,
+        )
+    assert record(eager, NOW).members == (1, 2, 3)
+    patient = coordinator(None)
+    patient.receive_report(
+        report_of(1, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1), NOW
+    )
+    assert patient.phase is Phase.EMPTY
+    patient.wake(NOW + FIRST_FORMATION_DELAY)
+    first = record(patient, NOW + FIRST_FORMATION_DELAY)
+    assert (first.number, first.members, first.broken) == (1, (1,), False)
+
+
+def test_sites_with_a_history_and_a_store_without_one_begin_with_a_break() -> None:
+    loop = coordinator(None)
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, membership_state=MembershipState.NEWBORN), NOW)
+    assert (record(loop, NOW).number, loop.formation is not None and loop.formation.broken) == (4, True)
+
+
+def test_a_member_that_reports_gets_a_lease() -> None:
+    loop = led()
+    loop.receive_report(report_of(2, asked_at=NOW - 7), NOW + 5)
+    (site, grant), *_ = loop.outbox
+    assert site == 2
+    assert grant == Grant(0, 3, 101, 0, 4, NOW - 7, NOW + 5, 0, TIMING.lease_period)
+
+
+def test_a_site_that_is_behind_is_sent_the_formation_at_a_limited_rate() -> None:
+    loop = led()
+    loop.receive_report(report_of(9, formation=1), NOW)
+    assert said(loop, Install) == [9]
+    loop.receive_report(report_of(9, formation=1), NOW + 1)
+    assert said(loop, Install) == []
+
+
+def test_a_suspicion_makes_it_fence_all_members_and_grant_no_more_leases() -> None:
+    loop = led()
+    loop.receive_report(report_of(1, suspect=2, suspect_token=21), NOW)
+    assert loop.phase is Phase.FENCING
+    assert said(loop, Fence) == [1, 2, 3]
+    loop.receive_report(report_of(3), NOW)
+    assert said(loop, Grant) == []
+
+
+def test_a_silent_member_is_waited_for_as_long_as_its_lease_lasts() -> None:
+    """Each old member has answered or its lease has expired.  Decision 21, Where a formation resumes."""
+    loop = led()
+    loop.receive_report(report_of(1, suspect=2, suspect_token=21), NOW)
+    for site in (1, 3):
+        loop.receive_report(
+            report_of(site, membership_state=MembershipState.FENCED, complete_through=20 + site), NOW + MILLISECOND
+        )
+    loop.wake(NOW + LEASE - 1)
+    assert loop.phase is Phase.FENCING
+    loop.wake(NOW + LEASE)
+    formation = record(loop, NOW + LEASE)
+    assert (formation.number, set(formation.members), formation.keeper) == (4, {1, 3}, 3)
+    assert (formation.first_token, formation.broken) == (24, False)
+    assert set(said(loop, Install)) == {1, 2, 3}
+    assert loop.decisions[-1].silent == (2,)
+
+
+def test_when_all_have_answered_it_does_not_wait() -> None:
+    loop = led()
+    loop.receive_report(report_of(1, suspect=2, suspect_token=21), NOW)
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, membership_state=MembershipState.FENCED), NOW)
+    assert set(record(loop, NOW).members) == {1, 2, 3}
+    assert any("no site had failed" in notice for notice in loop.notices)
+
+
+def test_more_silent_members_than_k_are_a_break_or_a_halt() -> None:
+    for excess, phase in ((Excess.CONTINUE, Phase.RECORDING), (Excess.HALT, Phase.HALTED)):
+        loop = led(excess=excess)
+        loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+        loop.wake(NOW + LEASE)
+        assert loop.phase is phase
+        loop.resume(NOW + LEASE)
+        assert record(loop, NOW + LEASE).broken
+
+
+def test_a_halt_ends_when_the_silent_members_report_again() -> None:
+    loop = led(excess=Excess.HALT)
+    loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+    loop.wake(NOW + LEASE)
+    loop.receive_report(report_of(2, membership_state=MembershipState.FENCED), NOW + 2 * LEASE)
+    assert not record(loop, NOW + 2 * LEASE).broken
+
+
+def test_a_silent_member_is_detected_when_its_lease_ends() -> None:
+    loop = led()
+    for site in (1, 2):
+        loop.receive_report(report_of(site), NOW + LEASE // 2)
+    assert loop.deadline() <= NOW + LEASE
+    loop.wake(NOW + LEASE)
+    assert loop.phase is Phase.FENCING
+    assert "site 3 is silent" in loop.notices[-1]
+
+
+def test_a_new_leader_waits_for_the_leases_of_the_last_one() -> None:
+    loop = coordinator(formation_of(1, 2, 3, resilience=2))
+    loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+    loop.wake(NOW + LEASE - 1)
+    assert loop.phase is Phase.FENCING
+    loop.wake(NOW + LEASE)
+    assert not record(loop, NOW + LEASE).broken
+
+
+def test_a_formation_takes_over_when_all_have_prepared_for_it() -> None:
+    loop = led()
+    loop.retire(3, NOW)
+    assert loop.phase is Phase.PLANNING
+    proposals = [message for _, message in loop.outbox if isinstance(message, Install)]
+    assert not any(message.final for message in proposals)
+    relief = decode_formation(proposals[0].layout)
+    for site in (1, 2):
+        loop.receive_report(report_of(site, prepared=4), NOW)
+    assert loop.phase is Phase.PLANNING
+    loop.receive_report(report_of(3, prepared=4), NOW)
+    assert record(loop, NOW) == relief
+    assert (relief.members, relief.leaving) == ((1, 2), (3,))
+
+
+def test_a_suspicion_aborts_a_planned_change() -> None:
+    loop = led()
+    loop.retire(3, NOW)
+    for site in (1, 2):
+        loop.receive_report(report_of(site, prepared=4), NOW)
+    loop.receive_report(report_of(3, prepared=4, suspect=1, suspect_token=22), NOW)
+    assert loop.phase is Phase.FENCING
+
+
+def test_a_site_that_prepares_too_late_fails_the_change() -> None:
+    loop = led()
+    loop.retire(3, NOW)
+    assert loop.deadline() <= NOW + TIMING.retry_period
+    for later in range(1, 30):
+        loop.wake(NOW + later * TIMING.retry_period // 2)
+    assert loop.phase is Phase.FENCING
+
+
+def test_after_a_failed_change_it_pauses_and_does_not_raise_retries() -> None:
+    loop = coordinator(formation_of(1, 2))
+    joining = report_of(3, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+    for report in (report_of(1), report_of(2), joining):
+        loop.receive_report(report, NOW)
+    now = NOW
+    while loop.phase is Phase.PLANNING:
+        now = loop.deadline()
+        loop.receive_report(report_of(1, prepared=4), now)
+        loop.receive_report(report_of(2), now)
+    for site in (1, 2):
+        loop.receive_report(report_of(site, membership_state=MembershipState.FENCED), now)
+    loop.outbox.clear()
+    following = record(loop, now)
+    assert following.timing.retries_max == TIMING.retries_max
+    planned_at = now + 4 * lead_time(TIMING, 1)
+    while now < planned_at:
+        assert not proposed(loop)
+        now = min(now + TIMING.retry_period, planned_at)
+        for report in (report_of(1), report_of(2), joining):
+            loop.receive_report(replace(report, formation=following.number), now)
+    assert proposed(loop)
+
+
+def test_no_change_is_planned_before_all_hold_what_came_before() -> None:
+    loop = coordinator(formation_of(1, 2, 3))
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, complete_through=9 if site == 2 else 20), NOW)
+    loop.outbox.clear()
+    loop.retire(3, NOW)
+    assert not any(isinstance(message, Install) for _, message in loop.outbox)
+    loop.receive_report(report_of(2, complete_through=10), NOW)
+    assert any(isinstance(message, Install) for _, message in loop.outbox)
+
+
+def test_a_leaving_site_must_answer_until_the_new_formation_has_taken_over() -> None:
+    relief = formation_of(1, 2, leaving=(3,), first_sequence=0, resilience=1, resilience_before=1)
+    for reached, waits in ((9, True), (10, False)):
+        loop = coordinator(relief)
+        for site in (1, 2):
+            loop.receive_report(report_of(site, membership_state=MembershipState.FENCED, complete_through=reached), NOW)
+        assert (loop.phase is Phase.FENCING) == waits
+
+
+def test_a_site_with_a_bad_clock_leaves_the_loop() -> None:
+    loop = led()
+    loop.receive_report(report_of(2, request=MembershipRequest.WITHDRAW), NOW)
+    assert loop.phase is Phase.PLANNING
+    assert any(isinstance(message, Install) and not message.final for _, message in loop.outbox)
+
+
+def test_a_member_that_lost_its_memory_causes_a_reformation() -> None:
+    loop = led()
+    loop.receive_report(report_of(2, membership_state=MembershipState.RESTARTED), NOW)
+    assert "site 2 has lost its memory" in loop.notices[-1]

@@ -1,0 +1,98 @@
+"""What follows from the reports of the members: decision 21, Where a formation resumes, as functions of values."""
+
+from fairtape.nodes.coordinator.planned_change import LAG_MAX
+from fairtape.nodes.coordinator.primary_loop import RETRIES_FACTOR_MAX, commits_may_be_missing, next_layout
+from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
+from fairtape.wire.frames import NodeId
+from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
+from unit.ring.loop_values import TIMING, formation_of, report_of
+
+
+def topology(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
+    secondary = LoopTopology(number=1, tour=(91, 92), timing=TIMING, junction=2)
+    loops = (LoopTopology(number=0, tour=tour, timing=TIMING), secondary)
+    return Topology(loops=loops, resilience=resilience, remedy=remedy)
+
+
+def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
+    return {site: report_of(site, membership_state=MembershipState.FENCED, **changes) for site in sites}
+
+
+def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
+    loop = formation_of(1, 2, 3, 4, resilience=1)
+    assert not commits_may_be_missing(loop, fenced(1, 2, 3).values(), 1)
+    assert commits_may_be_missing(loop, fenced(1, 2).values(), 2)
+
+
+def test_what_came_before_the_formation_may_be_held_by_its_keeper_alone() -> None:
+    """Then it is missing however few members are silent."""
+    loop = formation_of(1, 2, 3, resilience=1)
+    assert commits_may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
+    assert not commits_may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
+
+
+def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_counts() -> None:
+    loop = formation_of(1, 2, first_sequence=0, resilience=1, resilience_before=0)
+    assert commits_may_be_missing(loop, fenced(2, complete_through=9).values(), 1)
+    assert not commits_may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
+
+
+def test_silent_members_are_bypassed() -> None:
+    answered = fenced(1, 3)
+    assert next_layout(
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
+    ).members == (1, 3)
+
+
+def test_a_restarted_site_stays_if_its_journal_is_near() -> None:
+    answered = fenced(1) | {
+        2: report_of(2, membership_state=MembershipState.RESTARTED, complete_through=20 - LAG_MAX),
+        3: report_of(3, membership_state=MembershipState.RESTARTED, complete_through=19 - LAG_MAX),
+    }
+    assert next_layout(
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True
+    ).members == (1, 2)
+
+
+def test_retired_sites_and_those_with_bad_clocks_leave_at_a_reformation() -> None:
+    answered = fenced(1, 2) | fenced(3, request=MembershipRequest.WITHDRAW)
+    layout = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={2}, suspected=True)
+    assert layout.members == (1,)
+    all_leaving = next_layout(
+        formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired={1, 2}, suspected=True
+    )
+    assert all_leaving.members == (1, 2, 3)  # a loop is never emptied
+
+
+def test_if_only_leaving_sites_are_left_they_stay() -> None:
+    answered = fenced(3)
+    loop = formation_of(1, leaving=(3,), first_sequence=0)
+    assert next_layout(loop, answered, answered, topology(1, 3), retired={3}, suspected=True).members == (3,)
+
+
+def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
+    """2001 §8."""
+    answered = fenced(1, 3)
+    reports = answered | {91: report_of(91, complete_through=18), 92: report_of(92, complete_through=19)}
+    policy = topology(1, 2, 3, remedy=Remedy.REPLACE)
+    layout = next_layout(formation_of(1, 2, 3), answered, reports, policy, retired=(), suspected=True)
+    assert layout.members == (1, 92, 3)
+
+
+def test_a_needless_reformation_raises_retries_up_to_a_limit() -> None:
+    """Decision 28, Retry adaptation."""
+    answered = fenced(1, 2)
+    loop = formation_of(1, 2)
+    for _ in range(50):
+        loop = next_layout(loop, answered, answered, topology(1, 2), retired=(), suspected=True)
+    assert loop.timing.retries_max == RETRIES_FACTOR_MAX * TIMING.retries_max
+    failed = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True)
+    assert failed.timing.retries_max == TIMING.retries_max
+
+
+def test_the_resilience_follows_the_members() -> None:
+    answered = fenced(1, 2, 3)
+    layout = next_layout(
+        formation_of(1, 2, 3, 4), answered, answered, topology(1, 2, 3, 4, resilience=3), retired=(), suspected=True
+    )
+    assert layout.resilience == 2

@@ -1,0 +1,44 @@
+"""Transmissions for tests: one source, and its acknowledgments."""
+
+from fairtape.ring.sender.transmission import Transmission
+from fairtape.ring.sender.window import WINDOW_MAX, SendPace, SendWindow
+from unit.ring.ring_values import KEYS, SOURCE, STARTS_AT, TIMING
+
+NOW = STARTS_AT
+DELAY = TIMING.resend_delay
+ROUND_TRIP = TIMING.retry_period
+FORMATION = 7
+
+
+def sender(
+    *, datagram_max: int = 1_400, window: SendWindow | None = None, pace: SendPace | None = None, resilience: int = 0
+) -> Transmission:
+    return Transmission(
+        source=SOURCE,
+        incarnation=1,
+        stripe=0,
+        keys=KEYS,
+        datagram_max=datagram_max,
+        resend_delay=DELAY,
+        round_trip=ROUND_TRIP,
+        resilience=resilience,
+        window=window or SendWindow(size=WINDOW_MAX),
+        pace=pace or SendPace(),
+    )
+
+
+def acknowledge(sending: Transmission, through: int, token: int = 1, *, behind: bool = False) -> None:
+    """What a source does on Ack(token) of the current formation."""
+    sending.acknowledged(through, token, NOW, behind=behind)
+    sending.ack_received(token)
+
+
+def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[Transmission, list[bytes]]:
+    """A source some of whose blocks, of one message each, are acknowledged by Ack(1) of its formation."""
+    sending = sender(resilience=resilience)
+    assert sending.enter(FORMATION, NOW)
+    sending.offer([bytes(1_300)] * (kept + flight))
+    sent = sending.next_blocks(NOW)
+    acknowledge(sending, kept, 1)
+    assert (sending.kept, sending.in_flight) == (kept, flight)
+    return sending, sent

@@ -1,0 +1,111 @@
+"""The release queue: complete messages wait for K + 1 holders, the commit instant and the lease."""
+
+from fairtape.core.effects import Deliver, Ordered, Span
+from fairtape.core.instants import NEVER, SECOND
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.release import LATE_AFTER, ReleaseQueue
+from unit.ring.ring_values import SOURCE, formation
+
+LAYOUT = formation()
+
+
+def ordered(token: int, count: int = 1) -> Ordered:
+    spans = (Span(SOURCE, 1, token, count, token, (b"\0\1x",) * count, (1,) * count),) if count else ()
+    return Ordered(0, LAYOUT.number, token, token, count, LAYOUT.scheduled_at(token), spans)
+
+
+def filled(*tokens: Ordered) -> ReleaseQueue:
+    queue = ReleaseQueue(FormationHistory(LAYOUT), after=LAYOUT.first_token - 1)
+    for token in tokens:
+        queue.complete(token)
+    return queue
+
+
+def tokens(delivered: list[Deliver]) -> list[int]:
+    return [deliver.ordered.token for deliver in delivered]
+
+
+def test_what_is_not_known_to_survive_waits() -> None:
+    queue = filled(ordered(1), ordered(2))
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    assert queue.waits_for_others
+    assert tokens(queue.due(LAYOUT.commit_at(2), 0)) == [1]
+    assert queue.released_through == 1
+    assert queue.waits_for_others
+
+
+def test_the_deadline_is_the_next_commit_instant() -> None:
+    queue = filled(ordered(1), ordered(2))
+    assert queue.deadline() == NEVER
+    queue.settle(2, LAYOUT.scheduled_at(2))
+    assert queue.deadline() == LAYOUT.commit_at(1)
+    queue.due(LAYOUT.commit_at(1), 0)
+    assert queue.deadline() == LAYOUT.commit_at(2)
+
+
+def test_a_release_has_its_commit_instant_its_own_instant_and_the_clock_bound() -> None:
+    queue = filled(ordered(1, 3))
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    now = LAYOUT.commit_at(1) + 5
+    (deliver,) = queue.due(now, 77)
+    release = deliver.release
+    assert (release.token, release.sequence, release.count) == (1, 1, 3)
+    assert (release.commit_at, release.released_at, release.clock_bound) == (LAYOUT.commit_at(1), now, 77)
+    assert not release.late  # it was ready in time: only the wake was slow
+
+
+def test_a_release_delayed_by_a_stopped_process_is_late() -> None:
+    for delay, late in ((LATE_AFTER, False), (LATE_AFTER + 1, True)):
+        queue = filled(ordered(1))
+        queue.settle(1, LAYOUT.scheduled_at(1))
+        (deliver,) = queue.due(LAYOUT.commit_at(1) + delay, 0)
+        assert deliver.release.late == late
+
+
+def test_tokens_without_messages_are_skipped() -> None:
+    queue = filled(ordered(1, 0), ordered(2))
+    assert queue.waits_for_others
+    queue.settle(2, LAYOUT.scheduled_at(2))
+    assert tokens(queue.due(LAYOUT.commit_at(2), 0)) == [2]
+    assert not filled(ordered(1, 0)).waits_for_others
+
+
+def test_what_settles_after_its_instant_is_late() -> None:
+    queue = filled(ordered(1))
+    queue.settle(1, LAYOUT.commit_at(1) + 1)
+    (deliver,) = queue.due(LAYOUT.commit_at(1) + 1, 0)
+    assert deliver.release.late
+
+
+def test_an_expired_lease_stops_releases_and_its_renewal_marks_them_late() -> None:
+    queue = filled(ordered(1), ordered(2))
+    queue.settle(2, LAYOUT.scheduled_at(2))
+    queue.renew_lease(LAYOUT.commit_at(1), LAYOUT.scheduled_at(1))
+    assert queue.deadline() == NEVER
+    assert queue.due(LAYOUT.commit_at(1), 0) == []
+    renewed_at = LAYOUT.commit_at(1) + 3
+    queue.renew_lease(renewed_at + SECOND, renewed_at)
+    assert queue.deadline() == LAYOUT.commit_at(1)
+    first, *_ = queue.due(renewed_at, 0)
+    assert first.release.late
+    (second,) = queue.due(LAYOUT.commit_at(2), 0)
+    assert not second.release.late
+
+
+def test_a_lease_that_is_renewed_in_time_makes_nothing_late() -> None:
+    queue = filled(ordered(1))
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    queue.renew_lease(LAYOUT.commit_at(1) + SECOND, LAYOUT.scheduled_at(1))
+    queue.renew_lease(LAYOUT.commit_at(1) + 2 * SECOND, LAYOUT.scheduled_at(1) + 1)
+    (deliver,) = queue.due(LAYOUT.commit_at(1), 0)
+    assert not deliver.release.late
+
+
+def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
+    queue = ReleaseQueue(FormationHistory(formation(timed=False)), after=0)
+    queue.complete(ordered(1))
+    queue.settle(1, 12_345)
+    assert queue.deadline() == 12_345
+    (deliver,) = queue.due(12_345, 0)
+    assert deliver.release.commit_at == 12_345
+    assert not deliver.release.late
