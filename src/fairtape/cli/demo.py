@@ -225,11 +225,16 @@ def report(findings: "Findings", *, temporary: bool) -> str:
         *_wrapped(rows),
         f"deployment: {findings.folder}; run it again with: fairtape up {folder}",
         f"show a journal with: fairtape journal cat {shlex.quote(str(first_journal))} --limit 20",
-        f"verify all journals with: fairtape journal verify {folder}/journals/*",
+        f"verify all journals with: fairtape journal verify {folder}/journals/*{_shorter(findings)}",
     ]
     if temporary:
         lines.append(f"remove everything with: rm -r {folder}")
     return "\n".join(lines)
+
+
+def _shorter(findings: "Findings") -> str:
+    """The killed site's journal is not damaged, although the command does not exit with 0."""
+    return "" if findings.killed is None else f"  # exit code 3: the journal of {findings.killed} is shorter"
 
 
 def transport_text(*, mesh: bool) -> str:

@@ -32,7 +32,8 @@ WIDTH_MAX: Final = 100  # of a line, however wide the terminal is
 def doctor(ctx: click.Context, *, directory: Path, as_json: bool) -> None:
     """Check this machine and say what to improve.
 
-    "bad" prevents a site from running here; the exit code is then 1. "note" costs speed, precision or a feature.
+    "bad" prevents a site from running here; the exit code is then 1. A clock that is not synchronised is bad as well,
+    but a deployment on this machine alone runs with it. "note" costs speed, precision or a feature.
     """
     from fairtape.deployment.operations.doctor import CheckStatus, examine
 

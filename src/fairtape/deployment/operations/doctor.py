@@ -192,7 +192,7 @@ def socket_buffers() -> Finding:
 
 def trains() -> Finding:
     """Send a train of four datagrams in one call, and see how it arrives."""
-    name = "trains"
+    name = "UDP offload"
     try:
         together = _train_of_four()
     except OSError as error:

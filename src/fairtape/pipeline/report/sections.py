@@ -342,7 +342,7 @@ def late_section(checks: Row, rows: Rows, changes: Rows, period: int, names: Nam
     verdict = PageVerdict.GOOD
     if total and (late - waited) / total > LATE_MAX:
         verdict = PageVerdict.ATTENTION
-        finding += " A longer commit delay makes fewer of them late."
+        finding += " Releases that are late by milliseconds need more processor time, others a longer commit delay."
     return Section(
         title=LATE,
         verdict=PageVerdict.FAILED if early or unmarked else verdict,
