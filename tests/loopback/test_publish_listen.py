@@ -154,7 +154,7 @@ def test_when_the_printed_site_is_killed_the_others_go_on_and_it_is_started_agai
     folder = tmp_path / "ring"
     listen = start("listen", folder, "--json")
     try:
-        printed = await_line(listen, "publish from another terminal").partition("what site ")[2].split()[0]
+        printed = await_line(listen, "publish from another terminal").partition("following site ")[2].split()[0]
         assert run("publish", folder, "--generate", 1_000)[0] == 0
         os.kill(pids_of(folder)[printed], signal.SIGKILL)
         await_line(listen, f"{printed} was ended by SIGKILL")
