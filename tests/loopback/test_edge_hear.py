@@ -69,7 +69,7 @@ def test_the_file_of_a_plan_a_tag_and_a_server_are_all_that_a_customer_needs(tmp
         (("hear", "{made}"), "{made} has no edge; list the publishers in its file"),
         (("edge", "{made}", "s1"), "{made} has no edge; list the publishers in its file"),
         (("edge", "{made}", "s9"), "SITE is 's9'; {made}/deployment.toml names s1"),
-        (("operate", "{made}", "plan"), "plan lacks a FILE; name a stripe plan"),
+        (("operate", "{made}", "plan"), "plan needs a FILE; name a stripe plan"),
         (("operate", "{made}", "plan", "{plan}"), "{made} has no edge; list the publishers in its file"),
         (("plan", "stripes", "{folder}/none.csv"), "{folder}/none.csv"),
         (("init", "{folder}/new", "--edge", "0"), "--edge is 0; give from 1 to 32"),
