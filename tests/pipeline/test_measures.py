@@ -20,7 +20,7 @@ from fairtape.pipeline.report.measures import (
     without_outcome,
 )
 from fairtape.pipeline.schemas import TABLES
-from fairtape.pipeline.tables.jobs import read_table
+from fairtape.pipeline.spark.snapshots import read_table
 from pipeline.shared_tables import rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 
 from fairtape.core.instants import SECOND
 from fairtape.pipeline.schemas import TABLES
-from fairtape.pipeline.tables.jobs import read_table, run_batch, run_stream
+from fairtape.pipeline.spark.snapshots import read_table
+from fairtape.pipeline.tables.jobs import run_batch, run_stream
 from pipeline.shared_tables import rows
 
 if TYPE_CHECKING:

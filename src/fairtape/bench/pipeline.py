@@ -38,9 +38,10 @@ from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.pipeline.source.options import BATCH_ROWS_MAX
 from fairtape.pipeline.source.partitions import PartitionName
 from fairtape.pipeline.spark.delta import ROW_GROUP_ROWS
+from fairtape.pipeline.spark.snapshots import folder_of
 from fairtape.pipeline.spark.spark_session import spark_session
 from fairtape.pipeline.tables.ingest import ingest_journals, stream_journals
-from fairtape.pipeline.tables.jobs import RAW, folder_of
+from fairtape.pipeline.tables.jobs import RAW
 from fairtape.pipeline.tables.market_tables import bars
 from fairtape.wire.blocks import pack_records
 

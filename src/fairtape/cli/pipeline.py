@@ -115,7 +115,8 @@ def run(
     journals = list(journals_in(places))
     needed()
     from fairtape.pipeline.spark.delta import make_folder
-    from fairtape.pipeline.tables.jobs import RAW, folder_of
+    from fairtape.pipeline.spark.snapshots import folder_of
+    from fairtape.pipeline.tables.jobs import RAW
 
     folder_of(out, RAW)  # refuses a bad folder before Spark starts
     make_folder(out)
@@ -170,7 +171,7 @@ def _outcome_json(outcome: "JobOutcome") -> str:
 def compact(tables: Path) -> None:
     """Merge the small files of the tables in TABLES into large ones. Readers see the same rows before and after."""
     needed()
-    from fairtape.pipeline.tables.jobs import folder_of
+    from fairtape.pipeline.spark.snapshots import folder_of
 
     for name in _existing(tables):
         metrics = folder_of(tables, name).compact()
@@ -194,7 +195,7 @@ def vacuum(tables: Path, hours: int, dry_run: bool) -> None:
     """
     check_within("--hours", hours, 1, HOURS_MAX)
     needed()
-    from fairtape.pipeline.tables.jobs import folder_of
+    from fairtape.pipeline.spark.snapshots import folder_of
 
     for name in _existing(tables):
         if swept := folder_of(tables, name).sweep(hours=hours, dry_run=dry_run):

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from fairtape.pipeline.source.data_source import register
+    from fairtape.pipeline.spark.snapshots import read_table
     from fairtape.pipeline.spark.spark_session import spark_session
     from fairtape.pipeline.tables.ingest import ingest_journals
-    from fairtape.pipeline.tables.jobs import read_table, run_batch, run_stream
+    from fairtape.pipeline.tables.jobs import run_batch, run_stream
 
 __all__ = ["ingest_journals", "read_table", "register", "run_batch", "run_stream", "spark_session"]
 
 _MODULES: Final = {
     "ingest_journals": "tables.ingest",
-    "read_table": "tables.jobs",
+    "read_table": "spark.snapshots",
     "register": "source.data_source",
     "run_batch": "tables.jobs",
     "run_stream": "tables.jobs",

@@ -30,7 +30,7 @@ from fairtape.pipeline.report.html_page import Page, Section
 from fairtape.pipeline.report.plots import format_duration
 from fairtape.pipeline.report.sections import Names, Row, Rows
 from fairtape.pipeline.schemas import Arrow
-from fairtape.pipeline.tables.jobs import folder_of, read_files, read_table
+from fairtape.pipeline.spark.snapshots import folder_of, read_files, read_table
 
 PAGE: Final = "index.html"
 TRAIL_ROWS_MAX: Final = 65_536  # of one piece of the audit trail

@@ -26,14 +26,13 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fairtape.core.errors import UserError
 from fairtape.pipeline.schemas import TABLES, Arrow
 from fairtape.pipeline.source.partitions import Offsets, PartitionName
 from fairtape.pipeline.spark.delta import WRITTEN, WRITTEN_DDL, DeltaFolder, Written, write_parquet
-from fairtape.pipeline.spark.spark_session import read_parquet
+from fairtape.pipeline.spark.snapshots import folder_of, read_files
 from fairtape.pipeline.tables import floor_tables as floor
 from fairtape.pipeline.tables import market_tables as market
 from fairtape.pipeline.tables import order_tables as order
@@ -366,24 +365,6 @@ def _chosen(deliveries: DataFrame, ranges: DataFrame, keys: list[str], rows: Seq
     within = (F.col("sequence") >= F.col("begin")) & (F.col("sequence") < F.col("behind"))
     recent = deliveries.where(F.col("sequence") >= least)
     return recent.join(F.broadcast(ranges), keys).where(within).drop("begin", "behind")
-
-
-def folder_of(folder: Path | str, name: str) -> DeltaFolder:
-    """The Delta table with this name."""
-    if name not in TABLES:
-        raise UserError(f"table is {name!r}; there are {', '.join(TABLES)}")
-    return DeltaFolder(Path(folder).absolute() / name, TABLES[name].schema)
-
-
-def read_table(spark: SparkSession, folder: Path | str, name: str) -> DataFrame:
-    """The present snapshot of a table; without rows where it was never made."""
-    return read_files(spark, name, folder_of(folder, name).files())
-
-
-def read_files(spark: SparkSession, name: str, files: list[str]) -> DataFrame:
-    """A snapshot of a table, given by its files."""
-    schema = from_arrow_schema(TABLES[name].schema)
-    return read_parquet(spark, files, schema) if files else spark.createDataFrame([], schema)
 
 
 def _written(frame: DataFrame, name: str, target: DeltaFolder) -> list[Written]:
