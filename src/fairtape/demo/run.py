@@ -1,6 +1,7 @@
 """Runs the demonstration: a deployment, floors and customers beside it, a site that is killed, and the findings."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ from fairtape.core.cities import node_name
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.demo.customers import RegionReports, ReportRequest, run_customers
-from fairtape.demo.findings import Findings, collect_findings
+from fairtape.demo.findings import Findings, check_customers, collect_findings
 from fairtape.demo.floors import Close, Opening, run_floors
 from fairtape.demo.tally import DemoTally, DeploymentReader
 from fairtape.demo.world import REGIONS, SITES, TIMING, VICTIM, DemoWorld, city_of
@@ -31,6 +32,7 @@ STALL_PERIOD_MAX: Final = 4 * TIMING.reform_delay + 2 * TIMING.delay_max + 5 * S
 EXIT_DETECTION_PERIOD: Final = len(SITES) * TIMING.token_period + TIMING.reform_delay + SECOND
 SECOND_FEED_PERIOD_MAX: Final = 10 * SECOND
 REPORTS_PERIOD_MAX: Final = 10 * SECOND
+REPORT_PERIOD: Final = 200 * MILLISECOND  # between two reports of one customer
 FLOORS_NAME: Final = "the trading floors"
 VICTIM_NAME: Final = node_name(SITES[VICTIM])
 
@@ -46,7 +48,7 @@ def run_demo(world: DemoWorld, folder: Path, observer: ObserverCallback) -> Find
         with _running(deployment) as cluster, _beside(world, folder) as children:
             tally = DemoTally(world, deployment, clock.now())
             _Run(cluster, children, tally, clock, interrupts, observer).run()
-            reports = _collect_reports(children, tally)
+            reports = _final_reports(children, tally)
         return collect_findings(tally, reports, interrupted=interrupts.count > 0)
 
 
@@ -187,6 +189,23 @@ class _Run:
                 self._tally.receive(news)
         except ChildExited as exited:
             self._tally.fail(str(exited), settled_at=self._clock.now() + EXIT_DETECTION_PERIOD)
+
+
+def _final_reports(children: ChildProcesses, tally: DemoTally) -> list[RegionReports]:
+    """The reports of all customers, once they are complete.
+
+    The end of the run is seen from the trades alone. A stripe without trades also has a directory, which a customer may
+    still be waiting for.
+    """
+    deployment, site = tally.deployment, next(iter(tally.living))
+    journal = deployment.journal_of(deployment.nodes[deployment.name_of(site)])
+    give_up_at = time.monotonic() + REPORTS_PERIOD_MAX / SECOND
+    while True:
+        reports = _collect_reports(children, tally)
+        complete = check_customers(deployment, journal, reports).complete
+        if not tally.finished or complete == tally.world.customers or time.monotonic() > give_up_at:
+            return reports
+        time.sleep(REPORT_PERIOD / SECOND)
 
 
 def _collect_reports(children: ChildProcesses, tally: DemoTally) -> list[RegionReports]:
