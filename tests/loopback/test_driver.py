@@ -32,7 +32,7 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
 from fairtape.net.fault_injection import FaultInjector
-from fairtape.net.node_runtime import DATAGRAMS_MAX, STALLED_STEPS_MAX, NodeRuntime
+from fairtape.net.node_runtime import SLICE_MAX, SLICES_MAX, STALLED_STEPS_MAX, NodeRuntime
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -242,7 +242,7 @@ def test_a_release_is_dated_when_it_is_handed_over_and_not_when_the_step_began(m
     toy, ledger, clock = Toy(wanted=[delivery_due(1_000)]), Ledger(), Stepping(1_000, 10)
     NodeRuntime(toy, meshes[0], journal=ledger, consumer=ledger.consume).step((), clock)
     assert [release.released_at for release in ledger.releases] == [1_020, 1_020]
-    assert clock.read_at == 1_020
+    assert clock.read_at <= 1_040
     assert not ledger.releases[0].late
 
 
@@ -369,16 +369,17 @@ def test_checking_for_real_time_does_not_change_the_scheduling() -> None:
 
 
 def test_a_flood_of_datagrams_delays_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
-    """One step reads a bounded number of datagrams, and then wakes what is due."""
+    """One step reads a bounded number of datagrams, and wakes what is due after each slice of them."""
     flooded = Ticking(SharedClock().now(), 1)
-    meshes[0].send(TWO, [datagram(ONE, n) for n in range(4 * DATAGRAMS_MAX)])
+    sent = 4 * SLICE_MAX * SLICES_MAX
+    meshes[0].send(TWO, [datagram(ONE, n) for n in range(sent)])
     with driver_of(NodeRuntime(flooded, meshes[1])) as driver:
         while not flooded.received:
             driver.step()
-        assert len(flooded.received) < DATAGRAMS_MAX + TRAIN_MAX
-        assert flooded.wakes > 0
-        driver.run(within_patience(lambda: len(flooded.received) == 4 * DATAGRAMS_MAX))
-    assert [number_of(text) for text, _ in flooded.received] == list(range(4 * DATAGRAMS_MAX))
+        assert len(flooded.received) < (SLICE_MAX + TRAIN_MAX) * SLICES_MAX
+        assert flooded.wakes >= len(flooded.received) // (SLICE_MAX + TRAIN_MAX)
+        driver.run(within_patience(lambda: len(flooded.received) == sent))
+    assert [number_of(text) for text, _ in flooded.received] == list(range(sent))
 
 
 def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:

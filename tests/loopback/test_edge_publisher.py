@@ -166,6 +166,7 @@ def test_another_plan_takes_over_without_a_lost_or_doubled_message(tmp_path: Pat
         until(lambda: len(site.publisher.status().marks) == 2 and site.is_sending, site.wake)
         for each in entries:
             site.feed_entry(each)
+            site.wake()
             received.receive(0)
         assert site.publisher.status().plan == 2
         until(lambda: complete(received, wanted), site.wake, received.receive)

@@ -54,6 +54,11 @@ def records_size(count: int, size: int) -> int:
     return _SIZE.size + count * size
 
 
+def table_size(count: int, size: int) -> int:
+    """The length of a body of this many messages of any sizes, `size` bytes together."""
+    return _SIZE.size * (count + 1) + size
+
+
 def message_max(size_max: int) -> int:
     """The longest message that fits a body of `size_max` bytes without fragmentation."""
     return size_max - 2 * _SIZE.size

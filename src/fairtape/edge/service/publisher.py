@@ -9,6 +9,7 @@ customers receive another site, and request the rest from a retransmit server. T
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -80,6 +81,7 @@ class EdgePublisher:
         self._counts = RemulticastCounts()  # of earlier remulticasters
         self._idle = False  # no plan is in force
         self._state_text = "searches its position"
+        self._released: deque[Deliver] = deque()  # in this step of the driver, not sent yet
         self._kept: list[Deliver | FormationChange] = []
         self._overflowed = False
         self._entry = (0, 0)  # formation and token of the last release that was sent
@@ -90,7 +92,17 @@ class EdgePublisher:
     # Called by the node runtime.
 
     def delivered(self, delivery: Deliver) -> None:
-        """The site releases this now."""
+        """The site releases this now. It is sent in the next `wake`, when the other sites of this machine released."""
+        if self._remulticaster is None:
+            self._keep(delivery)  # at once: a search of the position must not find its mark in the journal before
+        else:
+            self._released.append(delivery)
+
+    def _send_released(self) -> None:
+        while self._released:
+            self._send(self._released.popleft())
+
+    def _send(self, delivery: Deliver) -> None:
         if self._remulticaster is None:
             self._keep(delivery)
             return
@@ -101,6 +113,7 @@ class EdgePublisher:
 
     def on_formation(self, change: FormationChange) -> None:
         """A formation takes over at a later place of the order."""
+        self._send_released()
         mark = mark_in(change)
         if self._remulticaster is None:
             self._keep(change)
@@ -129,11 +142,14 @@ class EdgePublisher:
 
     def deadline(self) -> Instant | None:
         """When a stripe is due, or the thread is to be checked."""
+        if self._released:
+            return 0
         due_at = self._remulticaster.deadline() if self._remulticaster is not None else None
         return self._poll_at if due_at is None else min(due_at, self._poll_at)
 
     def wake(self, now: Instant) -> None:
-        """Send what is due, and check the thread."""
+        """Send what is released and due, and check the thread."""
+        self._send_released()
         if self._remulticaster is not None:
             self._remulticaster.wake(now)
             self._carry_out()
@@ -162,6 +178,7 @@ class EdgePublisher:
     def close(self) -> None:
         """Save the position, and close the socket."""
         self._thread.shutdown(cancel_futures=True)
+        self._send_released()
         if self._remulticaster is not None and not self._remulticaster.lost:
             self._save(self._checkpoint(self._remulticaster))
         self._socket.close()
@@ -271,7 +288,7 @@ class EdgePublisher:
             if isinstance(each, FormationChange):
                 self.on_formation(each)
             else:
-                self.delivered(each)
+                self._send(each)
 
     def _start_maintenance(self) -> None:
         """Save the position and set up the next plans, in the thread."""

@@ -22,6 +22,7 @@ from fairtape.wire.blocks import (
     records_max,
     records_size,
     split_message,
+    table_size,
 )
 from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
 from fairtape.wire.seals import SEAL_OVERHEAD, Keys
@@ -49,6 +50,9 @@ class OutgoingBatch(Protocol):
     def min_size(self) -> int:
         """The size of the smallest body that holds the first message."""
 
+    def whole_size(self) -> int:
+        """The size of one body that would hold everything waiting, or more."""
+
     def pack(self, size_max: int) -> PackedBody:
         """The next body, of at most `size_max` bytes."""
 
@@ -69,6 +73,9 @@ class Messages:
         if self._fragments:
             return len(self._fragments[0])
         return min(len(self._messages[self._at]) + self._body_max - message_max(self._body_max), self._body_max)
+
+    def whole_size(self) -> int:
+        return table_size(len(self._messages), self.size)
 
     def pack(self, size_max: int) -> PackedBody:
         if not self._fragments and len(self._messages[self._at]) > message_max(self._body_max):
@@ -100,6 +107,9 @@ class Records:
 
     def min_size(self) -> int:
         return records_size(1, self._record_size)
+
+    def whole_size(self) -> int:
+        return records_size(self.size // self._record_size, self._record_size)
 
     def pack(self, size_max: int) -> PackedBody:
         size = self._record_size
@@ -224,7 +234,7 @@ class Transmission:
         if self.queued >= self._datagram_max and window.size - window.flight >= 2 * self._datagram_max:
             return self._body_max  # the common case of the rule: full queue, open window
         size = packet_size(
-            offered=self.queued + SEAL_OVERHEAD,
+            offered=batch.whole_size() + SEAL_OVERHEAD,
             window=window.size,
             available=window.available,
             packet_min=PACKET_MIN,
