@@ -28,6 +28,7 @@ SECONDS_MAX: Final = 1e6  # no world lasts that long
 @click.option("--healing", is_flag=True, help="Whole deployments, in which every kind of node fails and restarts.")
 @click.option("--failover", is_flag=True, help="Deployments without link faults, in which one or two members crash.")
 @click.option("--floor", is_flag=True, help="As --healing, with a trading floor at every site.")
+@click.option("--overload", is_flag=True, help="Nodes share processors, and sources publish more than these can carry.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -40,6 +41,7 @@ def check(
     healing: bool,
     failover: bool,
     floor: bool,
+    overload: bool,
     loss: float | None,
     jobs: int | None,
     as_json: bool,
@@ -51,7 +53,10 @@ def check(
     journal entries, growth, retirement and injected datagrams. After all faults have ended, every message must be in
     every journal. With --failover the only fault is that one or two members crash, and the promised times must be kept.
     With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
-    and cash and shares must add up exactly.
+    and cash and shares must add up exactly. With --overload turns take time, nodes share processors with one another
+    and with other programs, and sources publish up to several times what the processors can carry. Every guarantee must
+    hold. Whether the sources were slowed within a second is measured: it is reported, and does not change the exit
+    code.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
@@ -61,7 +66,8 @@ def check(
     from fairtape.simulation.campaign import CampaignDigest, CampaignTally, campaign, cores, replay_command
 
     _check_options(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
-    kind = _choose({"--healing": healing, "--failover": failover, "--floor": floor}, loss)
+    flags = {"--healing": healing, "--failover": failover, "--floor": floor, "--overload": overload}
+    kind = _choose(flags, loss)
     chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
@@ -76,6 +82,8 @@ def check(
         if outcome.failed and not as_json:
             command = replay_command(outcome, *kind.options)
             click.echo(f"seed {outcome.seed} broke {outcome.text}\n  repeat with: {command}")
+        if seed is not None and not as_json:
+            click.echo("".join(f"seed {seed} missed {name}: {text}\n" for name, text in outcome.missed), nl=False)
     seconds = time.perf_counter() - began_at
     if as_json:
         fields = {"worlds": kind.name, **_fields(tally, seconds, kind, at_once), "loss": loss, "digest": str(digest)}
@@ -94,6 +102,7 @@ class RunKind:
     describe: Callable[[int], str]
     options: tuple[str, ...]  # the command line options that choose this kind
     counted: str  # the meaning of `reforming`
+    counts: str = "at all replicas"  # what was counted
 
 
 def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
@@ -118,8 +127,10 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
 
 def _kinds() -> dict[str, RunKind]:
     from fairtape.simulation import failover_run, fault_schedule
+    from fairtape.simulation import overload as overloads
     from fairtape.simulation.cluster_run import run_cluster
     from fairtape.simulation.floor_run import run_floor
+    from fairtape.simulation.overload_run import run_overload
 
     def schedule(seed: int) -> str:
         return fault_schedule.draw(seed).describe()
@@ -127,10 +138,14 @@ def _kinds() -> dict[str, RunKind]:
     def failure(seed: int) -> str:
         return failover_run.draw(seed).describe()
 
+    def overload(seed: int) -> str:
+        return overloads.draw(seed).describe()
+
     return {
         "--healing": RunKind("healing", run_cluster, schedule, ("--healing",), "had to reform"),
         "--failover": RunKind("failover", failover_run.run_failover, failure, ("--failover",), "had to reform"),
         "--floor": RunKind("floor", run_floor, schedule, ("--floor",), "had to reform"),
+        "--overload": RunKind("overload", run_overload, overload, ("--overload",), "declared a failure", "measured"),
     }
 
 
@@ -152,12 +167,26 @@ def _summary(tally: "CampaignTally", seconds: float, kind: RunKind) -> str:
         f"  {tally.all_delivered} delivered everything everywhere, {tally.reforming} {kind.counted}; "
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
         + "".join(f"\n  {_distribution_text(name, took)}" for name, took in _distributions(tally))
-        + (f"\n  {_counts_text(tally)}" if tally.counts else "")
+        + (f"\n  {kind.counts}: {_counts_text(tally)}" if tally.counts else "")
+        + "".join(f"\n  {line}" for line in _by_checker(tally, kind))
     )
 
 
 def _counts_text(tally: "CampaignTally") -> str:
-    return "at all replicas: " + ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
+
+
+def _by_checker(tally: "CampaignTally", kind: RunKind) -> list[str]:
+    """How many worlds broke each guarantee and missed each measure, and the first of them."""
+    from fairtape.simulation.campaign import replay_command
+
+    lines = []
+    for verb, found in (("broken", tally.broken()), ("missed", tally.missed)):
+        for name, outcomes in sorted(found.items()):
+            first = min(outcomes, key=lambda outcome: outcome.seed)
+            worlds = "1 world" if len(outcomes) == 1 else f"{len(outcomes):,} worlds"
+            lines.append(f"{name} was {verb} in {worlds}; the first: {replay_command(first, *kind.options)}")
+    return lines
 
 
 def _distributions(tally: "CampaignTally") -> list[tuple[str, "Distribution"]]:
@@ -198,6 +227,7 @@ def _fields(tally: "CampaignTally", seconds: float, kind: RunKind, jobs: int) ->
         "seconds": round(seconds, 3),
         "jobs": jobs,
         "counts": dict(sorted(tally.counts.items())),
+        "missed": {name: sorted(outcome.seed for outcome in outcomes) for name, outcomes in tally.missed.items()},
         "durations": {
             name: {
                 "count": took.count,

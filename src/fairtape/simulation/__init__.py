@@ -6,6 +6,7 @@ The simulator:
 
 - `world`: virtual time, the event queue, the execution of effects, and the interface of observers
 - `network`, `clocks`, `simulated_journal`: links, clocks and journals of nodes
+- `processors`: turns that take time, cores that nodes share, socket buffers, and programs that compete for a core
 - `faults`: faults as values, their scheduling, and an intruder
 - `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
 
@@ -15,6 +16,7 @@ Worlds and their checkers:
 - `fault_schedule`, `cluster`, `cluster_run`, `cluster_checkers`: a deployment that reforms and heals
 - `floor_run`: a cluster with a trading floor, its load and its guarantees
 - `failover_run`: how long it takes to replace crashed members
+- `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry
 - `fair_entry`: which region wins simultaneous bids
 - `scale`: hierarchies of loops with up to 20,000 sites
 - `campaign`: many seeds on all cores

@@ -76,6 +76,7 @@ class CampaignTally:
     failures: list[RunOutcome] = field(default_factory=list)
     durations: dict[str, list[Duration]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    missed: dict[str, list[RunOutcome]] = field(default_factory=dict)  # by measure
 
     def add(self, outcome: RunOutcome) -> None:
         self.seeds += 1
@@ -87,8 +88,17 @@ class CampaignTally:
         for name, took in outcome.durations:
             self.durations.setdefault(name, []).append(took)
         self.counts.update(dict(outcome.counts))
+        for measure, _ in outcome.missed:
+            self.missed.setdefault(measure, []).append(outcome)
         if outcome.failed:
             self.failures.append(outcome)
+
+    def broken(self) -> dict[str, list[RunOutcome]]:
+        """The worlds that broke a guarantee, by guarantee."""
+        found: dict[str, list[RunOutcome]] = {}
+        for outcome in self.failures:
+            found.setdefault(str(outcome.guarantee), []).append(outcome)
+        return found
 
 
 class CampaignDigest:

@@ -5,6 +5,7 @@ at once. The first violation raises `Violation`. `RingCheckers` runs all of them
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -32,6 +33,7 @@ class Facts:
     claim: Callable[[NodeId], int] = lambda _: 0  # the token through which it claims that all sites are complete
     forgotten: Mapping[NodeId, Callable[[], tuple[StreamId, int]]] = field(default_factory=dict)  # by each source
     grain: Mapping[NodeId, Duration] = field(default_factory=dict)  # how late a clock may be at a deadline
+    delay: dict[NodeId, Duration] = field(default_factory=dict)  # how late its processor has let a site act
     at: Instant = 0  # true time
     placed: list[int] = field(default_factory=list)  # the tokens that have messages, ascending
     appended_through: dict[NodeId, int] = field(default_factory=dict)
@@ -52,6 +54,10 @@ class Facts:
         """The last token up to `token` that has messages. A site that has appended it has appended all before it."""
         position = bisect_right(self.placed, token)
         return self.placed[position - 1] if position else self.formation.first_token - 1
+
+    def lateness_max(self, node: NodeId) -> Duration:
+        """How late a site may act at a deadline: by the grain of its clock and the delays of its processor."""
+        return self.grain.get(node, 0) + self.delay.get(node, 0)
 
 
 class Writing(NamedTuple):
@@ -112,13 +118,18 @@ class OneOrder(Checker):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._order: dict[int, Ordered] = {}
+        self._order: dict[int, Ordered] = {}  # not yet released everywhere
+        self._releases: Counter[int] = Counter()
 
     def appended(self, act: Writing) -> None:
         self._compare(act.node, act.ordered)
 
     def delivered(self, act: Releasing) -> None:
         self._compare(act.node, act.ordered)
+        token = act.ordered.token
+        self._releases[token] += 1
+        if self._releases[token] == len(self.facts.formation.members):  # no site releases it again: no duplicate
+            del self._order[token], self._releases[token]
 
     def _compare(self, node: NodeId, ordered: Ordered) -> None:
         first = self._order.setdefault(ordered.token, ordered)
@@ -280,7 +291,7 @@ class CompleteOrReforming(Checker):
             return 1 << 63
         starts_at = max(formation.scheduled_at(token), self.facts.resumed_at.get(node, 0))
         waits = (1 if formation.timing.merged else 2) * formation.timing.retries_max + 1
-        return starts_at + formation.timing.reform_delay + waits * self.facts.grain.get(node, 0)
+        return starts_at + formation.timing.reform_delay + waits * self.facts.lateness_max(node)
 
 
 class NeverEarly(Checker):
@@ -307,9 +318,9 @@ class ReleasedTogether(Checker):
     """All sites release Msg(e) at the same instant of their own clocks, except those that are marked late.
 
     A site that is ready in time (it is complete, and knows that K + 1 sites hold the message) releases at the commit
-    instant, to the grain of its clock. Only a site that was paused at that instant may release later. A release is
-    marked late if it is more than `LATE_AFTER` after the commit instant, for any reason, or if the site was not ready
-    in time, however small the delay; no other release is. RMP has no common instant.
+    instant, to the grain of its clock and the delays of its processor. Only a site that was paused at that instant may
+    release later. A release is marked late if it is more than `LATE_AFTER` after the commit instant, for any reason, or
+    if the site was not ready in time, however small the delay; no other release is. RMP has no common instant.
     """
 
     def delivered(self, act: Releasing) -> None:
@@ -319,7 +330,7 @@ class ReleasedTogether(Checker):
         if not self.facts.formation.timed:
             return
         behind = act.now - release.commit_at
-        grain = self.facts.grain.get(act.node, 0)
+        grain = self.facts.lateness_max(act.node)
         was_paused = release.commit_at <= self.facts.resumed_at.get(act.node, -1)
         known_at = self.facts.appended_at.get((act.node, token + self.facts.formation.resilience))
         ready = known_at is not None and known_at <= release.commit_at
@@ -401,11 +412,10 @@ class NoNonceTwice(Checker):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self._sealed: dict[bytes, bytes] = {}
+        self._sealed: dict[bytes, int] = {}  # hashes: whole datagrams would be all that was ever sent
 
     def block_sent(self, node: NodeId, datagram: bytes) -> None:
-        sealed = self._sealed.setdefault(datagram[_NONCE], datagram)
-        if sealed is not datagram and sealed != datagram:
+        if self._sealed.setdefault(datagram[_NONCE], hash(datagram)) != hash(datagram):
             self.violated(node, f"two different blocks under the nonce {datagram[_NONCE].hex()}")
 
 
@@ -538,6 +548,13 @@ class RingCheckers(Observer):
         self.facts.reported.setdefault(node, report)
         for check in self._on_declared:
             check(node, report)
+
+    def delayed(self, node: NodeId, period: Duration, now: Instant, /) -> None:
+        """A site that got no turn for more than two retries has not run, as if it had been paused."""
+        facts = self.facts
+        facts.delay[node] = max(facts.delay.get(node, 0), period)
+        if period > 2 * facts.formation.timing.retry_period:
+            facts.resumed_at[node] = now
 
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
         facts = self.facts

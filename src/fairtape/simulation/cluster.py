@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 from fairtape.core.effects import Channel
+from fairtape.core.entries import Entry
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
     Claim,
@@ -37,6 +38,7 @@ from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import Tree
+from fairtape.simulation.processors import Placement
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.simulation.world import World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
@@ -103,6 +105,7 @@ class ClusterPlan:
     store_delay: Duration = 2 * MILLISECOND
     datagram_max: int = DATAGRAM_MAX
     clocks: Mapping[NodeId, SimulatedClock] = field(default_factory=dict)
+    placement: Callable[["Cluster", NodeId], Placement] | None = None  # on processors; None: turns take no time
 
 
 class SimulatedStoreAccess:
@@ -132,6 +135,7 @@ class Cluster:
         self.plan = plan
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
+        self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
         chance = Random(f"realm {plan.seed}")  # noqa: S311 - this name is part of every kept seed
@@ -149,25 +153,37 @@ class Cluster:
     def start(self) -> None:
         """Start all nodes except the late sites."""
         for reformer in self.plan.reformers:
-            self.world.add(reformer, self._new_reformer(reformer), clock=self._clock(reformer))
+            self.world.add(
+                reformer,
+                self._new_reformer(reformer),
+                clock=self._clock(reformer),
+                placement=self._placement(reformer),
+            )
         for site in self.sites:
             if site not in self.plan.late_sites:
                 self.start_site(site)
         for source in self.plan.sources:
             machine = self._new_source(source)
-            self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(source))
+            self.world.add(
+                source,
+                machine,
+                channels=(Channel.CONTROL,),
+                clock=self._clock(source),
+                placement=self._placement(source),
+            )
 
     def start_site(self, site: NodeId) -> None:
         """Start a late site; one that was started is left alone."""
         if site in self.journals:
             return
-        self.journals[site] = SimulatedJournal()
+        self.journals[site] = SimulatedJournal(self._written)
         self.world.add(
             site,
             self._new_site(site),
             channels=(Channel.DATA, Channel.CONTROL),
             clock=self._clock(site),
             journal=self.journals[site],
+            placement=self._placement(site),
         )
 
     def run(self, period: Duration) -> None:
@@ -238,6 +254,9 @@ class Cluster:
 
     def _clock(self, node: NodeId) -> SimulatedClock:
         return self.plan.clocks.get(node) or TrueClock()
+
+    def _placement(self, node: NodeId) -> Placement | None:
+        return None if self.plan.placement is None else self.plan.placement(self, node)
 
     def _born_at(self, node: NodeId) -> Instant:
         return self._clock(node).read(self.world.now)

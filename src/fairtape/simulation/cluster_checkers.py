@@ -41,6 +41,7 @@ class ClusterCheckers(Observer):
         self._expected: dict[NodeId, int] = defaultdict(lambda: 1)
         self._released_through: dict[NodeId, int] = defaultdict(int)
         self._resumed_at: dict[NodeId, Instant] = {}  # by the site's own clock
+        self._delays: dict[NodeId, Duration] = {}  # how late its processor has let a site act
         self._crashed_at: dict[NodeId, Instant] = {}  # by true time, of sites that were members
 
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
@@ -104,6 +105,9 @@ class ClusterCheckers(Observer):
             self._released_through[node] = journal.recovered().released_through
             self._expected[node] = journal.released_sequence()
 
+    def delayed(self, node: NodeId, period: Duration, now: Instant, /) -> None:  # noqa: ARG002
+        self._delays[node] = max(self._delays.get(node, 0), period)
+
     def released_through(self, node: NodeId) -> int:
         return self._released_through[node]
 
@@ -129,7 +133,8 @@ class ClusterCheckers(Observer):
         if not formation.timed or release.late:
             return
         was_paused = release.commit_at <= self._resumed_at.get(node, -1)
-        allowed = LATE_AFTER if was_paused else min(self._grain(node, formation), LATE_AFTER)
+        lateness_max = self._grain(node, formation) + self._delays.get(node, 0)
+        allowed = LATE_AFTER if was_paused else min(lateness_max, LATE_AFTER)
         if now - release.commit_at > allowed:
             late = (now - release.commit_at) / 1e6
             self._violated("ReleasedTogether", node, f"token {release.token} was {late:.3f} ms late and not marked")

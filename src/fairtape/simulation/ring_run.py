@@ -25,6 +25,7 @@ from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.network import Tree
+from fairtape.simulation.processors import Placement
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation, World
 from fairtape.wire.frames import NodeId
@@ -54,6 +55,7 @@ class RunOutcome:
     digest: int = 0
     durations: tuple[tuple[str, Duration], ...] = ()  # named durations, for distributions over many seeds
     counts: tuple[tuple[str, int], ...] = ()  # named counts, for sums over many seeds
+    missed: tuple[tuple[str, str], ...] = ()  # measures that are reported, not required: name, and what was found
 
     @property
     def failed(self) -> bool:
@@ -193,9 +195,24 @@ class RingRun:
                 observe=self.recorder.observer(site) if self.recorder else None,
                 tracer=self.tracers[site],
             )
-            self.world.add(site, receiver, channels=(Channel.DATA, Channel.CONTROL), clock=clock)
+            self.world.add(
+                site,
+                receiver,
+                channels=(Channel.DATA, Channel.CONTROL),
+                clock=clock,
+                placement=self._placement(site),
+            )
         for source in configuration.sources:
-            self.world.add(source, self._new_source(source), channels=(Channel.CONTROL,), clock=self._clock(source))
+            self.world.add(
+                source,
+                self._new_source(source),
+                channels=(Channel.CONTROL,),
+                clock=self._clock(source),
+                placement=self._placement(source),
+            )
+
+    def _placement(self, node: NodeId) -> Placement | None:
+        """Where a node runs; None: its turns take no time."""
 
     def _new_source(self, source: NodeId) -> Source:
         return Source(

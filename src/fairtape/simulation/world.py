@@ -3,10 +3,16 @@
 The world drives a machine as the UDP driver does: it passes datagrams to it, wakes it at its deadline, and carries out
 its effects in order. Real bytes cross the network. Nothing depends on the wall clock, on hashing or on the memory
 layout: events of one instant happen in the order in which they were scheduled, so one seed gives one history.
+
+A turn takes no time, unless its node is placed on a processor (`processors`). Then a turn is a step of the driver with
+its costs: the node is woken if its deadline has passed, reads a bounded slice of what has arrived, and is woken again.
+Datagrams leave at the end of the part of the turn that made them. A release is handed over, and stamped with the
+node's clock, at the instant that the turn has reached by then.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -33,8 +39,10 @@ from fairtape.core.effects import (
 from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
+from fairtape.net.node_runtime import Producer, stamped
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import LinkModel, Network, Tree
+from fairtape.simulation.processors import Costs, PlacedNode, Placement
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.frames import NodeId
 
@@ -84,6 +92,9 @@ class Observer:
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:
         """A node had a "crash", "restart", "pause" or "resume"."""
 
+    def delayed(self, node: NodeId, period: Duration, now: Instant, /) -> None:
+        """A node acts up to this long after it could have acted, because of its processor."""
+
 
 class Violation(Exception):
     """A broken guarantee: its name, the node (if one), the true time, and what was found."""
@@ -111,7 +122,8 @@ class SimulatedNode:
     """One node: its machine, clock and journal, and whether it is up."""
 
     __slots__ = (
-        "armed_for", "backlog", "clock", "fetches", "journal", "machine", "node", "paused", "restarts", "up", "wake_at",
+        "armed_for", "backlog", "clock", "fetches", "journal", "machine", "node", "paused", "placed", "restarts", "up",
+        "wake_at",
     )  # fmt: skip
 
     def __init__(self, node: NodeId, machine: Machine, clock: SimulatedClock, journal: SimulatedJournal | None) -> None:
@@ -124,6 +136,7 @@ class SimulatedNode:
         self.paused = False
         self.backlog: list[bytes] = []
         self.fetches: deque[Fetch] = deque()  # pending reads of the journal, bounded by the machine
+        self.placed: PlacedNode | None = None  # on a processor; None: its turns take no time
         self.disarm()
 
     def disarm(self) -> None:
@@ -158,10 +171,15 @@ class World:
         channels: Iterable[int] = (),
         clock: SimulatedClock | None = None,
         journal: SimulatedJournal | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """Add a node and start its machine."""
         assert node not in self._hosts
-        self._hosts[node] = SimulatedNode(node, machine, clock or TrueClock(), journal)
+        host = self._hosts[node] = SimulatedNode(node, machine, clock or TrueClock(), journal)
+        if placement is not None:
+            host.placed = PlacedNode(
+                placement, turn=partial(self._turn, host), turn_ended=partial(self._turn_ended, host)
+            )
         self.network.join(node, channels)
         self.touch(node)
 
@@ -200,10 +218,19 @@ class World:
     def is_paused(self, node: NodeId) -> bool:
         return self._hosts[node].paused
 
+    def datagrams_lost(self) -> int:
+        """The datagrams that found the socket of their node full."""
+        return sum(host.placed.lost for host in self._hosts.values() if host.placed is not None)
+
     def touch(self, node: NodeId, act: Callable[[Instant], None] | None = None) -> None:
         """Call a machine from outside, as an application does, then carry out its effects."""
         host = self._hosts[node]
         if not host.up:
+            return
+        if host.placed is not None:
+            if act is not None:
+                host.placed.call(act)
+            self._make_ready(host, host.placed)
             return
         now = host.clock.read(self.now)
         if act is not None:
@@ -222,6 +249,8 @@ class World:
         host.up = host.paused = False
         host.backlog.clear()
         host.disarm()
+        if host.placed is not None:
+            host.placed.stop()
         self._notify_fault(host, "crash")
 
     def restart(self, node: NodeId, machine: Machine) -> None:
@@ -249,6 +278,9 @@ class World:
         host.paused = False
         host.disarm()  # a timer that expired during the pause was ignored
         self._notify_fault(host, "resume")
+        if host.placed is not None:
+            self._make_ready(host, host.placed)
+            return
         backlog, host.backlog = host.backlog, []
         if self._chance.random() < 0.5:
             self._wake(host)
@@ -263,6 +295,10 @@ class World:
     def _receive(self, host: SimulatedNode, datagram: bytes) -> None:
         """One turn: all datagrams that arrive at this node in this instant, as a driver empties a socket."""
         if not host.up:
+            return
+        if host.placed is not None:
+            host.placed.arrived(datagram)
+            self._make_ready(host, host.placed)
             return
         if host.paused:
             if len(host.backlog) < BACKLOG_MAX:
@@ -280,6 +316,9 @@ class World:
 
     def _wake(self, host: SimulatedNode) -> None:
         host.disarm()
+        if host.placed is not None:
+            self._make_ready(host, host.placed)
+            return
         self._finish_turn(host, host.clock.read(self.now))
 
     def _finish_turn(self, host: SimulatedNode, now: Instant) -> None:
@@ -301,6 +340,98 @@ class World:
                 return
             machine.wake(now)
         raise Spinning(f"node {host.node} asks again and again to be woken at {deadline}")
+
+    def _make_ready(self, host: SimulatedNode, placed: PlacedNode) -> None:
+        if host.up and not host.paused:
+            placed.ready(self.now)
+
+    def _turn(self, host: SimulatedNode) -> Iterator[Duration]:
+        """One turn of a node on a processor: what is due, a slice of what has arrived, and what is due then."""
+        placed, machine = host.placed, host.machine
+        assert placed is not None
+        placed.begin(self.now)
+        placed.idle_turns += 1
+        costs, producer = placed.placement.costs, placed.placement.producer
+        yield costs.turn
+        owed = 0  # time that has been used and has not passed yet
+        if self._wake_if_due(host):
+            owed = yield from self._act(host, placed, owed)
+        arrived, calls = placed.take_slice(), len(placed.calls)
+        if arrived or calls:
+            placed.idle_turns = 0
+        now = host.clock.read(self.now)
+        if arrived:
+            self.deliveries += len(arrived)
+            machine.receive_all(arrived, now)
+            owed += costs.receiving(len(arrived), sum(map(len, arrived)))
+        for _ in range(calls):
+            placed.calls.popleft()(now)
+        if producer is not None and _is_due(producer.deadline(), now):
+            producer.wake(now)
+        owed = yield from self._act(host, placed, owed)
+        yield owed
+        if self._wake_if_due(host):
+            yield (yield from self._act(host, placed, 0))
+
+    def _wake_if_due(self, host: SimulatedNode) -> bool:
+        now = host.clock.read(self.now)
+        due = _is_due(host.machine.deadline(), now)
+        if due:
+            host.machine.wake(now)
+        return due
+
+    def _act(self, host: SimulatedNode, placed: PlacedNode, owed: Duration) -> Generator[Duration, None, Duration]:
+        """Carry out the effects, each at the instant that the turn reaches. Returns the time that has yet to pass."""
+        costs = placed.placement.costs
+        effects = host.machine.drain()
+        if not effects and host.fetches and host.journal is not None:  # after all appends
+            self._read_journal(host, host.journal, host.clock.read(self.now))
+            owed += costs.append
+            effects = host.machine.drain()
+        if effects:
+            placed.idle_turns = 0
+        waiting: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                yield owed
+                self._carry_out_placed(host, placed, waiting)
+                effect.release = stamped(effect.release, host.clock.read(self.now))
+                self._carry_out(host, [effect], effect.release.released_at)
+                waiting, owed = [], costs.message * effect.release.count
+            else:
+                waiting.append(effect)
+                owed += _cost(effect, costs)
+        if waiting:
+            yield owed
+            self._carry_out_placed(host, placed, waiting)
+            owed = 0
+        return owed
+
+    def _carry_out_placed(self, host: SimulatedNode, placed: PlacedNode, effects: list[Effect]) -> None:
+        """Carry out effects at the instant that the turn has reached, and report how late that may be."""
+        now = host.clock.read(self.now)
+        for observer in self.observers:
+            observer.delayed(host.node, self.now - placed.due_since, now)
+        self._carry_out(host, effects, now)
+
+    def _turn_ended(self, host: SimulatedNode) -> bool:
+        """Whether a node needs its next turn at once; else its timer is set."""
+        placed = host.placed
+        assert placed is not None
+        host.disarm()
+        if not host.up or host.paused:
+            return False
+        if placed.has_input or host.fetches:
+            return True
+        deadline = _earliest(host.machine.deadline(), placed.placement.producer)
+        if deadline is None:
+            return False
+        if deadline > host.clock.read(self.now):
+            self._arm(host, deadline)
+            return False
+        if placed.idle_turns > SPIN_MAX:
+            raise Spinning(f"node {host.node} asks again and again to be woken at {deadline}")
+        return True
 
     def _arm(self, host: SimulatedNode, deadline: Instant) -> None:
         host.armed_for = deadline
@@ -359,9 +490,7 @@ class World:
             if host.paused:  # the response waits in a queue of the process
                 self.at(self.now + MILLISECOND, arrive)
                 return
-            now = host.clock.read(self.now)
-            cast(StoreMachine, host.machine).answered(response, now)
-            self._finish_turn(host, now)
+            self.touch(host.node, partial(cast(StoreMachine, host.machine).answered, response))
 
         self.at(self.now + delay, arrive)
 
@@ -390,3 +519,24 @@ class World:
     def _notify_fault(self, host: SimulatedNode, what: str) -> None:
         for observer in self.observers:
             observer.fault_event(host.node, what, host.clock.read(self.now))
+
+
+def _is_due(deadline: Instant | None, now: Instant) -> bool:
+    return deadline is not None and deadline <= now
+
+
+def _earliest(deadline: Instant | None, producer: Producer | None) -> Instant | None:
+    other = None if producer is None else producer.deadline()
+    if deadline is None or other is None:
+        return other if deadline is None else deadline
+    return min(deadline, other)
+
+
+def _cost(effect: Effect, costs: Costs) -> Duration:
+    match effect:
+        case Multicast() | Send():
+            return costs.sending(sum(map(len, effect.datagrams)))
+        case Append() | AppendFormation():
+            return costs.append
+        case _:
+            return 0

@@ -1,0 +1,262 @@
+"""The overload of one seed, built, run and checked.
+
+All guarantees must hold, late releases must be marked, and after the overload everything that a source accepted must
+arrive. A ring of one formation is excused from that once a site has declared a failure; a deployment heals. Whether the
+sources were slowed in time is measured and reported: see `SlowedWithinASecond`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.core.link_faults import LinkFaults
+from fairtape.core.spans import StreamId
+from fairtape.nodes.source import Source
+from fairtape.ring.membership.topology import LoopTopology, Topology
+from fairtape.simulation.cluster import Cluster, ClusterPlan
+from fairtape.simulation.cluster_run import ClusterRun, checked
+from fairtape.simulation.configuration import Clocks, Configuration, chance_for
+from fairtape.simulation.fault_schedule import FaultSchedule
+from fairtape.simulation.overload import CALM_SHARE, REFORMERS, Overload, draw
+from fairtape.simulation.overload_checkers import Expectation, LateIsMarked, SlowedWithinASecond
+from fairtape.simulation.processors import SLICE_MAX, Placement, Processor, start_load
+from fairtape.simulation.ring_run import NEVER_RAISES, RingRun, RunOutcome, check_run, exception_text
+from fairtape.simulation.world import Violation, World
+from fairtape.wire.frames import NodeId
+
+EVENTS_MAX: Final = 2_000_000  # of one world
+JITTER: Final = 20  # the mean queueing delay of a link is its delay divided by this
+POOL: Final = 61  # different messages of a world, published in turn
+FLOOD_QUEUED_MIN: Final = 256 << 10  # bytes in the queue of a flooding source, below which more is published
+QUEUED_MAX: Final = 1 << 20  # bytes in the queue of a source, above which its application publishes nothing
+PUBLISH_PERIOD: Final = MILLISECOND
+
+
+class LoadProducer:
+    """The application of one source: floods it or publishes at a rate; then little in the calm, and then nothing."""
+
+    def __init__(
+        self,
+        overload: Overload,
+        source: Callable[[], Source],
+        *,
+        published: dict[StreamId, list[bytes]],
+        pool: list[bytes],
+    ) -> None:
+        sources = len(overload.sources)
+        self._source = source
+        self._published = published
+        self._pool = pool
+        self._rate = None if overload.load is None else overload.load * overload.capacity / sources  # messages per s
+        self._calm_rate = CALM_SHARE * overload.capacity / sources
+        self._calms_at = overload.calms_at
+        self._ends_at = overload.ends_at
+        self._next_at = overload.begins_at
+        self._paid_until = overload.begins_at  # everything that was due until then is published
+
+    def deadline(self) -> Instant | None:
+        """At once while the queue of a flooded source is low; else when the next messages are due."""
+        if self._next_at >= self._ends_at:
+            return None
+        if self._rate is None and self._source().queued >= FLOOD_QUEUED_MIN:
+            return None
+        return self._next_at
+
+    def wake(self, now: Instant) -> None:
+        """Publish what is due."""
+        size = len(self._pool[0])
+        if now >= self._calms_at and self._rate != self._calm_rate:
+            self._rate, self._paid_until = self._calm_rate, now
+        if self._rate is None:
+            self._publish(FLOOD_QUEUED_MIN // size, now)
+            return
+        count = int((now - self._paid_until) * self._rate / SECOND)
+        if count:
+            self._paid_until += int(count * SECOND / self._rate)
+            self._publish(min(count, (QUEUED_MAX - self._source().queued) // size), now)
+        self._next_at = now + max(PUBLISH_PERIOD, int(SECOND / self._rate))
+
+    def _publish(self, count: int, now: Instant) -> None:
+        """What does not fit is never published: the application of an overloaded source drops it."""
+        if count <= 0:
+            return
+        source = self._source()
+        accepted = self._published.setdefault((source.me, source.incarnation), [])
+        messages = [self._pool[number % POOL] for number in range(len(accepted), len(accepted) + count)]
+        taken = source.publish_records(b"".join(messages), len(messages[0]), now)
+        accepted += messages[:taken]
+
+
+class LoadedProcessors:
+    """The processors of a world, with the applications of its sources and the load that competes with its nodes."""
+
+    def __init__(
+        self,
+        overload: Overload,
+        world: World,
+        *,
+        source: Callable[[NodeId], Source],
+        published: dict[StreamId, list[bytes]],
+    ) -> None:
+        world.turns_max = EVENTS_MAX
+        text = chance_for("text", overload.seed)
+        self.processors = [Processor(world) for _ in range(overload.processors)]
+        self._overload = overload
+        self._source = source
+        self._published = published
+        self._pool = [text.randbytes(overload.message_size) for _ in range(POOL)]
+        for load in overload.loads:
+            start_load(world, self.processors[load.processor], load, overload.calms_at)
+
+    def placement(self, node: NodeId) -> Placement:
+        overload = self._overload
+        producer = None
+        if node in overload.sources:
+            source = partial(self._source, node)
+            producer = LoadProducer(overload, source, published=self._published, pool=self._pool)
+        return Placement(
+            processor=self.processors[overload.placed[node]],
+            costs=overload.costs_on(overload.placed[node]),
+            socket_max=overload.socket_max,
+            slice_max=overload.slice_max,
+            producer=producer,
+        )
+
+
+class OverloadedRing(RingRun):
+    """An overload of a ring of one formation."""
+
+    def __init__(self, overload: Overload) -> None:
+        self.overload = overload
+        super().__init__(configuration_of(overload))
+        self.slowed = measure_of(overload)
+        self.world.observers += [LateIsMarked(resilience=overload.resilience, leases=False), self.slowed]
+
+    def outcome(self, broken: Violation | None = None, *, all_delivered: bool = False) -> RunOutcome:
+        return with_measures(super().outcome(broken, all_delivered=all_delivered), self.slowed, self.world)
+
+    def _build_world(self) -> World:
+        world = super()._build_world()
+        self.loaded = LoadedProcessors(self.overload, world, source=self.source, published=self.published)
+        return world
+
+    def _placement(self, node: NodeId) -> Placement:
+        return self.loaded.placement(node)
+
+
+class OverloadedCluster(ClusterRun):
+    """An overload of a deployment that reforms and heals."""
+
+    def __init__(self, overload: Overload) -> None:
+        self.overload = overload
+        self.loaded: LoadedProcessors | None = None
+        self.slowed = measure_of(overload)
+        super().__init__(schedule_of(overload, self._placement))
+        self.cluster.world.observers += [LateIsMarked(resilience=overload.resilience, leases=True), self.slowed]
+        self.cluster.world.at(overload.calms_at, self._count_reformations)
+
+    def outcome(self, broken: Violation | None) -> RunOutcome:
+        return with_measures(super().outcome(broken), self.slowed, self.cluster.world)
+
+    def _placement(self, cluster: Cluster, node: NodeId) -> Placement:
+        if self.loaded is None:
+            self.loaded = LoadedProcessors(
+                self.overload, cluster.world, source=cluster.source, published=cluster.published
+            )
+        return self.loaded.placement(node)
+
+    def _count_reformations(self) -> None:
+        """A server also reforms when it receives nothing from a member for a lease."""
+        self.slowed.reformations = len(self.checkers.formations()) - 1
+
+
+def configuration_of(overload: Overload) -> Configuration:
+    """The ring, as a ring run builds it."""
+    return Configuration(
+        seed=overload.seed,
+        sites=overload.sites,
+        sources=overload.sources,
+        timing=overload.timing,
+        timed=True,
+        resilience=overload.resilience,
+        datagram_max=overload.datagram_max,
+        delay_max=overload.delay,
+        jitter=overload.delay // JITTER,
+        loss=overload.loss,
+        duplication=0.0,
+        tree=False,
+        echo=False,
+        clocks=Clocks(),
+        bursts=(),
+        faults=(),
+        intruder_period=0,
+        heals_at=overload.ends_at,
+    )
+
+
+def schedule_of(overload: Overload, placement: Callable[[Cluster, NodeId], Placement]) -> FaultSchedule:
+    """The deployment, as a cluster run builds it: without any other fault."""
+    timing = overload.timing
+    link_faults = LinkFaults(delay=overload.delay, jitter=overload.delay // JITTER, loss=overload.loss)
+    plan = ClusterPlan(
+        topology=Topology(
+            loops=(LoopTopology(number=0, tour=overload.sites, timing=timing),), resilience=overload.resilience
+        ),
+        reformers=REFORMERS,
+        sources=overload.sources,
+        link_model=lambda _origin, _to: link_faults,
+        seed=overload.seed,
+        leader_lease=max(timing.reform_delay, 200 * MILLISECOND),
+        datagram_max=overload.datagram_max,
+        placement=placement,
+    )
+    return FaultSchedule(
+        seed=overload.seed,
+        plan=plan,
+        faults=(),
+        outages=(),
+        commands=(),
+        arrivals=(),
+        intruder_period=0,
+        bursts=(),
+        heals_at=overload.ends_at,
+    )
+
+
+def measure_of(overload: Overload) -> SlowedWithinASecond:
+    expected = Expectation(
+        begins_at=overload.begins_at,
+        calms_at=overload.calms_at,
+        messages_per_s=overload.carried,
+        stalls=tuple(stall for load in overload.loads for stall in load.stalls),
+        commit_delay=overload.timing.commit_delay,
+    )
+    return SlowedWithinASecond(expected, overload.sites)
+
+
+def with_measures(outcome: RunOutcome, slowed: SlowedWithinASecond, world: World) -> RunOutcome:
+    missed = slowed.missed()
+    return replace(
+        outcome,
+        missed=() if missed is None else ((type(slowed).__name__, missed),),
+        counts=(
+            ("datagrams lost in sockets", world.datagrams_lost()),
+            ("releases after the first second", slowed.counted),
+            ("releases late after the first second", slowed.late),
+        ),
+    )
+
+
+def run_overload(seed: int, *, load: float | None = None, slice_max: int = SLICE_MAX) -> RunOutcome:
+    """Draw, build and run one overload. Never raises: an exception is an outcome."""
+    try:
+        overload = draw(seed, load=load, slice_max=slice_max)
+        if overload.healing:
+            return checked(seed, lambda: OverloadedCluster(overload))
+        run = OverloadedRing(overload)
+    except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a failure, too
+        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=exception_text(raised))
+    all_delivered, broken = check_run(run)
+    return run.outcome(broken, all_delivered=all_delivered)
