@@ -10,6 +10,7 @@ from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.journal import format as records
+from fairtape.journal.segment_list import LIST_HEADER_SIZE, LIST_NAME
 from fairtape.journal.truncation import plan_truncation, truncate
 from fairtape.ring.receiver.tracing import Trace, TraceKind
 from fairtape.storage.trace_files import TraceWriter
@@ -21,7 +22,13 @@ TOKENS = range(40, 60)
 def files_in(folder: Path, title: str) -> Iterator[tuple[str, bytes | str]]:
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         name = f"{title} {path.relative_to(folder).as_posix()}"
-        yield name, "the number of the writing process" if path.name == "lock" else path.read_bytes()
+        yield name, "the number of the writing process" if path.name == "lock" else _content(path)
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file; of a list of segments without the boot and the inode in its header."""
+    content = path.read_bytes()
+    return content[:8] + content[LIST_HEADER_SIZE:] if path.name == LIST_NAME else content
 
 
 def released(entry: Ordered) -> Release:

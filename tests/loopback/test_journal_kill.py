@@ -11,6 +11,7 @@ import pytest
 
 from fairtape.core.entries import Entry as Content
 from fairtape.journal import JournalEntry, JournalReader, JournalWriter, SyncPolicy, verify
+from fairtape.journal.segment_list import SegmentList, first_sequences
 from unit.journal import journal_values as values
 
 CHILD = Path(__file__).with_name("journal_child.py")
@@ -44,6 +45,8 @@ def test_everything_acknowledged_before_the_kill_is_there_and_the_journal_contin
         report = verify(tmp_path)
         assert report.sound
         assert report.unfinished == 0
+        with SegmentList(tmp_path) as listed:
+            assert list(listed) == first_sequences(tmp_path)
         held = contents(tmp_path)
         assert held == list(islice(values.stream_with_formations(8), len(held)))
         assert held[-1].sequence >= last

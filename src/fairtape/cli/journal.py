@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,16 +37,21 @@ def journal() -> None:
 
 @journal.command()
 @click.argument("directory", type=Directory)
+@click.option("--last", type=int, help="Only the last N segments.", metavar="N")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per segment.")
-def ls(directory: Path, as_json: bool) -> None:
+def ls(directory: Path, last: int | None, as_json: bool) -> None:
     """List the segments of the journal in DIRECTORY."""
+    check_within("--last", last, 1, NUMBER_MAX)
     with _damage_reported():
-        summaries = list(_existing(directory).summaries())
+        journal = _existing(directory)
         if as_json:
-            for summary in summaries:
+            for summary in journal.summaries(last=last):
                 _echo_json(_segment_fields(summary))
         else:
-            _echo_table([_SEGMENT_TITLES, *map(_segment_cells, summaries)])
+            widest = next(journal.summaries()), next(journal.summaries(last=1))  # the first is full, numbers grow
+            _echo_table(
+                [_SEGMENT_TITLES, *map(_segment_cells, widest)], map(_segment_cells, journal.summaries(last=last))
+            )
 
 
 @journal.command()
@@ -157,7 +163,7 @@ def _existing(directory: Path) -> "JournalReader":
     from fairtape.journal import JournalReader
 
     found = JournalReader.open(directory)
-    if not found.paths():
+    if found.last_path() is None:
         raise UserError(f"directory {str(directory)!r} holds no journal; give the journal directory of a site")
     return found
 
@@ -188,9 +194,10 @@ def _echo_json(value: object) -> None:
     click.echo(json.dumps(value, separators=(",", ":")))
 
 
-def _echo_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+def _echo_table(widest: list[tuple[str, ...]], rows: Iterator[tuple[str, ...]]) -> None:
+    """Print the first of the `widest` as titles, and each row when it is there: a journal may have many segments."""
+    widths = [max(map(len, column)) for column in zip(*widest, strict=True)]
+    for row in chain(widest[:1], rows):
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 

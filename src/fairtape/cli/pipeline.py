@@ -137,6 +137,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
     """The journals in these places: a journal, a folder of journals, or a deployment."""
     from fairtape.deployment.config.description import FILE, read_deployment
     from fairtape.deployment.follow.site_failover import SiteFailover
+    from fairtape.journal.segment_list import journals_below
 
     for place in places:
         if (place / FILE).exists():
@@ -146,7 +147,7 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
         elif any(place.glob("*.segment")):
             found = [place]
         else:
-            found = sorted({segment.parent for segment in place.rglob("*.segment")})
+            found = list(journals_below(place))
         if not found:
             raise UserError(f"{str(place)!r} holds no journal; name one, a folder of them, or a deployment")
         yield from found

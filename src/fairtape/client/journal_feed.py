@@ -46,7 +46,7 @@ class JournalFeed:
         self._sales: LastSales | None = None
 
     def open(self, start: Start) -> None:
-        if not self._journal.paths():
+        if self._journal.last_path() is None:
             raise ClientError(f"target {str(self._journal.directory)!r} holds no journal; {_suggestion(self._journal)}")
         self._due, self._sales = starting_position(self._journal, start, lambda: released_end(self._journal))
 

@@ -1,6 +1,7 @@
 """A site's journal: the ordered messages that it holds, hash-chained, with this site's release marks. Crash-safe.
 
 - `format`: the bytes of segments and records; normative, touches no file
+- `segment_list`: the segments of a journal, found without listing its directory
 - `segments`: reads segments: record by record, by heads only, or through an index
 - `writer`: `JournalWriter` appends; sync policies; new segments
 - `crash_recovery`: opens a journal whose writer died, and sets a torn tail aside

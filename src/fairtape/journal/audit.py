@@ -25,15 +25,8 @@ from fairtape.journal.format import (
     segment_name,
 )
 from fairtape.journal.reader import FormationChanged, JournalEntry, JournalReader
-from fairtape.journal.segments import (
-    Place,
-    RecordScanner,
-    Segment,
-    SegmentReplay,
-    file_size,
-    first_sequences,
-    summarize,
-)
+from fairtape.journal.segment_list import BEHIND_MAX, LIST_NAME, SegmentList, file_size, first_sequences
+from fairtape.journal.segments import Place, RecordScanner, Segment, SegmentReplay, summarize
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.wire.frames import Malformed
@@ -126,7 +119,17 @@ class _Audit:
                 self._tip = self._checkpoint = None
         if self._marked is not None:
             self._marked.close()
+        self._check_list()
         return self._report
+
+    def _check_list(self) -> None:
+        """Remark a list file that does not name these segments: readers list the directory, which takes longer."""
+        firsts = [int(path.stem) for path in self._paths]
+        with SegmentList(self._report.directory) as listed:
+            named = listed[: len(firsts)]
+            if listed and (len(named) < len(firsts) - BEHIND_MAX or named != firsts[: len(named)]):
+                reason = "it does not name the segments that are here; remove it, and the site writes it when it starts"
+                self._report.remarks.append(Problem(self._report.directory / LIST_NAME, 0, 0, reason))
 
     def _segment(self, path: Path) -> None:
         last = path == self._paths[-1]

@@ -4,6 +4,9 @@ A crash can tear only the end: the last segment, and the one before it while the
 checkpoint means that the disk has confirmed everything before its segment. What fails the checks there is moved to
 files beside the segments, not destroyed. Damage anywhere else is not caused by a crash: opening fails, and nothing is
 changed.
+
+Where the list file is current and the last segment that it names is whole, nothing else is read, however many segments
+there are. In every other case the directory is listed, and the list file is written anew.
 """
 
 from dataclasses import dataclass
@@ -12,7 +15,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.journal.format import HEADER_SIZE, Damaged, SegmentCheckpoint, Tip, segment_name
-from fairtape.journal.segments import Segment, SegmentReplay, file_size, first_sequences
+from fairtape.journal.segment_list import SegmentList, file_size, first_sequences, write_list
+from fairtape.journal.segments import Segment, SegmentReplay, next_segment
 from fairtape.journal.truncation import aside_name, complete_truncation, move_tail, sync_directory
 from fairtape.wire.frames import NodeId
 
@@ -61,12 +65,47 @@ def recover(directory: Path, *, stripe: int, site: NodeId) -> tuple[Resumption |
         complete_truncation(directory)
     except OSError as error:
         raise UserError(f"journal directory {str(directory)!r} cannot be written ({error.strerror})") from None
+    resumption = _resumption_by_list(directory, stripe=stripe, site=site)
+    if resumption is not None:
+        return resumption, None
     paths = [directory / segment_name(first) for first in first_sequences(directory)]
     replay, damage = _last_valid_segment(paths)
     if replay is not None:
         _check_owner(replay, directory, stripe=stripe, site=site)
     resumption = None if replay is None else _resumption(paths, replay)
-    return resumption, _set_tail_aside(paths, replay, damage)
+    torn = _set_tail_aside(paths, replay, damage)
+    kept = 0 if replay is None else paths.index(replay.segment.path) + 1
+    write_list(directory, [int(path.stem) for path in paths[:kept]])
+    return resumption, torn
+
+
+def _resumption_by_list(directory: Path, *, stripe: int, site: NodeId) -> Resumption | None:
+    """Where writing resumes, by the list file; None unless it is certain that the last segment in it is the last.
+
+    A current file lacks a segment only if a writer was killed, or did not know the file. Both had completed the segment
+    before, so that its end has the name of the next one. A segment that is not whole has lost its end, and proves
+    nothing. That the file has as many numbers as there are segments is checked for the sake of readers.
+    """
+    with SegmentList(directory) as firsts:
+        if not firsts or not firsts.is_current:
+            return None
+        paths = [directory / segment_name(first) for first in (firsts[0], *firsts[-TORN_MAX - 1 :])]
+        following = len(firsts) - 1
+    try:
+        replay, damage = _scan(paths[-1])
+        if replay is None or damage is not None or replay.end != file_size(paths[-1]):
+            return None
+        if next_segment(paths[-1], replay.tip.sequence) is not None:
+            return None
+        with Segment(paths.pop(0)) as first:
+            if first.header.number + following != replay.segment.header.number:
+                return None
+        if not _continues_predecessor(paths, replay):
+            return None
+        _check_owner(replay, directory, stripe=stripe, site=site)
+        return _resumption(paths, replay)
+    except Damaged:
+        return None
 
 
 def _last_valid_segment(paths: list[Path]) -> tuple[SegmentReplay | None, Damaged | None]:

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
-from fairtape.journal.format import HEADER_SIZE
+from fairtape.journal.format import HEADER_SIZE, Owner
 from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalReader
+from fairtape.journal.segment_list import BEHIND_MAX
 from fairtape.journal.segments import Place, RecordScanner, Segment
 from fairtape.wire.frames import NodeId
 
@@ -159,17 +160,65 @@ def first_sequence(journal: JournalReader) -> int:
 
 def released_end(journal: JournalReader) -> int:
     """The number after the last one that was released. Reads the record heads of the last segment only."""
-    paths = journal.paths()
-    if not paths:
-        return 1
-    with Segment(paths[-1]) as segment:
-        tip = segment.header.tip
-    scanner = RecordScanner(Place(paths[-1], HEADER_SIZE, tip.sequence, tip.digest), journal.owner())
-    released = tip.released
-    try:
+    with ReleaseScanner(journal) as scanner:
+        return scanner.released_end()
+
+
+class ReleaseScanner:
+    """How far a journal is released and ordered: by the record heads of its last segment, then of what is added."""
+
+    def __init__(self, journal: JournalReader, owner: Owner | None = None) -> None:
+        """Without an `owner`, the segments must belong to that of the journal."""
+        self._journal = journal
+        self._owner = owner
+        self._scanner: RecordScanner | None = None
+        self._released = 1
+
+    def released_end(self) -> int:
+        """The number after the last released one; 1 while the journal is empty."""
+        if self._scanner is None or self._scanner.is_truncated:
+            self._open(listed=False)
+        if not self._scan(segments_max=BEHIND_MAX):
+            self._open(listed=True)
+            self._scan()
+        return self._released
+
+    def ordered_end(self) -> int:
+        """The number after the last one that the site holds, released or not."""
+        self.released_end()
+        return 1 if self._scanner is None else self._scanner.sequence
+
+    def close(self) -> None:
+        if self._scanner is not None:
+            self._scanner.close()
+            self._scanner = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, *, listed: bool) -> None:
+        self.close()
+        last = self._journal.last_path(listed=listed)
+        if last is None:
+            return
+        with Segment(last) as segment:
+            tip = segment.header.tip
+        place = Place(last, HEADER_SIZE, tip.sequence, tip.digest)
+        self._scanner = RecordScanner(place, self._owner or self._journal.owner())
+        self._released = tip.released
+
+    def _scan(self, *, segments_max: int | None = None) -> bool:
+        """Scan to the end; False after this many further segments."""
+        scanner = self._scanner
+        if scanner is None:
+            return True
+        number = scanner.segment.header.number
         while (step := scanner.next_record()) is not None:
             if isinstance(mark := step[1], Release):
-                released = mark.sequence + mark.count
-    finally:
-        scanner.close()
-    return released
+                self._released = mark.sequence + mark.count
+            if segments_max is not None and scanner.segment.header.number > number + segments_max:
+                return False
+        return True

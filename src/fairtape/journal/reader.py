@@ -8,10 +8,13 @@ if it fails, `Damaged` says where. At most one entry is in memory.
 these canonical bytes has the same chain. It names its position and gets the next chunk. The end of each chunk is
 remembered, so that the next one needs no search, also while the journal grows. If the journal was truncated since, the
 place is searched again.
+
+No search lists the directory, unless its list file fails the proof (`fairtape.journal.segment_list`).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -21,16 +24,16 @@ from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.core.spans import MessageAssembler, StreamId, blocks
-from fairtape.journal.format import DIGEST_SIZE, HEADER_SIZE, Damaged, Owner, Tip, segment_name
+from fairtape.journal.format import DIGEST_SIZE, Damaged, Owner, SegmentHeader, Tip, segment_name
+from fairtape.journal.segment_list import BEHIND_MAX, SegmentList, first_sequences, is_begun
 from fairtape.journal.segments import (
     Index,
     Place,
     RecordScanner,
     Segment,
     Summary,
-    file_size,
-    first_sequences,
     is_beyond,
+    next_segment,
     summarize,
 )
 from fairtape.wire.blocks import MESSAGE_MAX, unpack_messages
@@ -195,6 +198,14 @@ class Cursor:
         return JournalEntry(content, mark, encoded, path, offset)
 
 
+class _Candidates(NamedTuple):
+    """First numbers of segments in which to search. Those of a list file or of an earlier listing may be wrong."""
+
+    firsts: Sequence[int]
+    listed: bool  # in the directory, now or earlier: no segment is before the first one
+    final: bool  # listed now: an error is not theirs
+
+
 class JournalReader:
     """One site's journal, for reading."""
 
@@ -202,6 +213,8 @@ class JournalReader:
         self.directory = directory
         self._indexes: dict[int, Index] = {}
         self._owner: Owner | None = None
+        self._listed: list[int] = []  # from the last listing, where the list file was of no use
+        self._indexed: int | None = None  # the last segment that `update_index` has reached
 
     @classmethod
     def open(cls, directory: Path | str) -> "JournalReader":
@@ -213,26 +226,29 @@ class JournalReader:
         return cls(directory)
 
     def paths(self) -> list[Path]:
-        """The segments, in order."""
-        return [self.directory / segment_name(first) for first in self._firsts()]
+        """The segments, in order. Lists the directory: for work on the whole journal."""
+        return list(map(self._path, self._list()))
+
+    def last_path(self, *, listed: bool = False) -> Path | None:
+        """The last segment; None while there is none. One that was just begun may follow.
+
+        With `listed`, the directory is listed: for a caller that finds more than `BEHIND_MAX` segments after it.
+        """
+        if not listed:
+            with SegmentList(self.directory) as firsts:
+                if firsts and is_begun(self._path(firsts[-1])):
+                    return self._path(firsts[-1])
+        return next(map(self._path, reversed(self._list())), None)
 
     def owner(self) -> Owner | None:
         """The owner, by the first readable segment; None while there is none. It does not change."""
-        damage: Damaged | None = None
-        for path in self.paths() if self._owner is None else ():
-            try:
-                with Segment(path) as segment:
-                    self._owner = segment.header.owner
-                    break
-            except Damaged as error:
-                damage = damage or error
-        if self._owner is None and damage is not None:
-            raise damage
+        if self._owner is None:
+            self._owner = self._first_owner() or self._first_readable_owner()
         return self._owner
 
-    def summaries(self) -> Iterator[Summary]:
-        """A summary of each segment."""
-        return map(summarize, self.paths())
+    def summaries(self, *, last: int | None = None) -> Iterator[Summary]:
+        """A summary of each segment, or of the last ones."""
+        return map(summarize, self.paths()[-(last or 0) :])
 
     def entries(self, *, from_sequence: int = 1, since: Instant | None = None, ordered: bool = False) -> Cursor:
         """Entries from the one with `from_sequence` on, or from the first acknowledged at `since` or later.
@@ -282,44 +298,124 @@ class JournalReader:
 
     def place(self, sequence: int, since: Instant | None) -> Place | None:
         """Where to start reading; None while there is no entry. The later of the two conditions applies."""
-        firsts = self._firsts()
-        if not firsts:
-            return None
         if since is None:
-            return self._index(firsts[max(bisect_right(firsts, sequence) - 1, 0)]).by_sequence(sequence)
-        after = bisect_left(firsts, since, key=self._latest_before)
-        place = self._index(firsts[max(after - 1, 0)]).by_time(since)
-        return place if place.sequence >= sequence else self.place(sequence, None)
+            return self._search(
+                lambda firsts: bisect_right(firsts, sequence), lambda index: index.by_sequence(sequence)
+            )
+        place = self._search(
+            lambda firsts: bisect_left(firsts, since, key=self._latest_before), lambda index: index.by_time(since)
+        )
+        return place if place is None or place.sequence >= sequence else self.place(sequence, None)
 
     def place_after(self, position: Position) -> Place | None:
         """The place of the entry after this position, or of the next one to be written; None in an empty journal."""
-        firsts = self._firsts()
-        if not firsts:
-            return None
-        not_beyond = bisect_right(firsts, 0, key=lambda first: is_beyond(self._tip_before(first).position, position))
-        return self._index(firsts[max(not_beyond - 1, 0)]).after(position)
+        return self._search(
+            lambda firsts: bisect_right(
+                firsts, 0, key=lambda first: is_beyond(self._tip_before(first).position, position)
+            ),
+            lambda index: index.after(position),
+        )
 
     def update_index(self) -> None:
-        """Index what was appended since the last call, in the last segment and the one before it."""
-        for first in self._firsts()[-2:]:
-            self._index(first).update_index()
+        """Index what was appended since the last call, up to the last segment."""
+        first, self._indexed = self._indexed, None
+        if first is None or not is_begun(self._path(first)):
+            last = self.last_path()
+            if last is None:
+                return
+            first = int(last.stem)
+        for _ in range(BEHIND_MAX + 1):
+            index = self._index(first)
+            index.update_index()
+            following = next_segment(self._path(first), index.end.sequence)
+            if following is None:
+                self._indexed = first
+                return
+            first = int(following.stem)
+        last = self.last_path(listed=True)
+        self._indexed = None if last is None else int(last.stem)
 
-    def _firsts(self) -> list[int]:
+    # Searches.
+
+    def _search(self, count: Callable[[Sequence[int]], int], find: Callable[[Index], Place | None]) -> Place | None:
+        """What `find` finds in the last of the segments that `count` counts; else where the next entry will begin."""
+        with closing(self._candidates()) as candidates:
+            for each in candidates:
+                try:
+                    if each.firsts and (place := self._search_in(each, count(each.firsts), find)) is not None:
+                        return place
+                except Damaged:
+                    if each.final:
+                        raise
+        return None
+
+    def _search_in(self, candidates: _Candidates, counted: int, find: Callable[[Index], Place | None]) -> Place | None:
+        """The place, by the segments themselves; None where they do not prove that these candidates led to it."""
+        first = candidates.firsts[max(counted - 1, 0)]
+        if not counted and not candidates.listed and self._header(first).number:
+            return None
+        walked = 0
+        while candidates.final or walked <= BEHIND_MAX:
+            index = self._index(first)
+            place = find(index)
+            if place is not None:
+                return place
+            following = next_segment(self._path(first), index.end.sequence)
+            if following is None:
+                return index.end
+            first = int(following.stem)
+            walked += 1
+        return None
+
+    def _candidates(self) -> Generator[_Candidates, None, None]:
+        with SegmentList(self.directory) as firsts:
+            yield _Candidates(firsts, listed=False, final=False)
+        yield _Candidates(self._listed, listed=True, final=False)
+        self._listed = self._list()
+        yield _Candidates(self._listed, listed=True, final=True)
+
+    def _list(self) -> list[int]:
         """The first sequence numbers of the segments. A last segment without a whole header does not count yet."""
         firsts = first_sequences(self.directory)
-        if firsts and file_size(self.directory / segment_name(firsts[-1])) < HEADER_SIZE:
+        if firsts and not is_begun(self._path(firsts[-1])):
             firsts.pop()
         return firsts
+
+    def _first_owner(self) -> Owner | None:
+        """The owner by the first segment of the list file, if its header says that it is the first."""
+        try:
+            with SegmentList(self.directory) as firsts:
+                header = self._header(firsts[0]) if firsts else None
+        except Damaged:
+            return None
+        return None if header is None or header.number else header.owner
+
+    def _first_readable_owner(self) -> Owner | None:
+        damage: Damaged | None = None
+        for first in self._list():
+            try:
+                return self._header(first).owner
+            except Damaged as error:
+                damage = damage or error
+        if damage is not None:
+            raise damage
+        return None
 
     def _latest_before(self, first: int) -> Instant:
         return self._tip_before(first).latest_at
 
     def _tip_before(self, first: int) -> Tip:
-        with Segment(self.directory / segment_name(first)) as segment:
-            return segment.header.tip
+        return self._header(first).tip
+
+    def _header(self, first: int) -> SegmentHeader:
+        with Segment(self._path(first)) as segment:
+            return segment.header
+
+    def _path(self, first: int) -> Path:
+        return self.directory / segment_name(first)
 
     def _index(self, first: int) -> Index:
-        index = self._indexes.pop(first, None) or Index(self.directory / segment_name(first))
+        index = self._indexes.pop(first, None) or Index(self._path(first))
         self._indexes[first] = index
         if len(self._indexes) > INDEXES_MAX:
             del self._indexes[next(iter(self._indexes))]  # the least recently used

@@ -2,7 +2,7 @@
 
 A segment may grow while it is read. An incomplete record at the end is not there yet; anywhere else it is damage. There
 is no index file that could be stale: heads are small and have their own CRC, so an index is built by scanning the heads
-of one segment once, and the names of the segments say which one to scan.
+of one segment once. The number after the last one of a segment is the name of the next, so nothing is listed.
 """
 
 import os
@@ -37,26 +37,11 @@ from fairtape.journal.format import (
     sequence_of,
     stored_size,
 )
+from fairtape.journal.segment_list import first_after, is_begun
 from fairtape.wire.frames import Malformed, NodeId
 
 WINDOW: Final = 8_192  # bytes read for one head: covers many small entries, and costs no more for a large one
 INDEX_STEP: Final = 1 << 16  # bytes of a segment between two points of its index
-
-
-def first_sequences(directory: Path) -> list[int]:
-    """The first sequence number of every segment, in order."""
-    try:
-        return sorted(sequence for path in directory.iterdir() if (sequence := sequence_of(path.name)) is not None)
-    except OSError as error:
-        raise UserError(f"journal directory {str(directory)!r} cannot be read ({error.strerror})") from None
-
-
-def file_size(path: Path) -> int:
-    """The current size in bytes; 0 where there is no such file."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 class Segment:
@@ -296,6 +281,7 @@ class RecordScanner:
         self.sequence = place.sequence  # the next one
         start = HEADER_SIZE if place.offset == HEADER_SIZE else 0  # 0: what precedes is unknown
         self._entry_end = self._mark_end = start  # of the last one; HEADER_SIZE stands for those in the header
+        self._checked_at: int | None = 0  # when the directory had changed last, when no segment was missing
 
     def close(self) -> None:
         self.segment.close()
@@ -341,6 +327,7 @@ class RecordScanner:
         """
         following = next_segment(self.segment.path, self.sequence)
         if following is None:
+            self._check_not_missing()
             return False
         if self.segment.record(self.offset, self.sequence) is not None:
             return True
@@ -355,6 +342,19 @@ class RecordScanner:
         self.segment = segment
         self.offset = self._entry_end = self._mark_end = HEADER_SIZE
         return True
+
+    def _check_not_missing(self) -> None:
+        """Raise `Damaged` where a later segment is there without the next one. Checked when the directory changes."""
+        path, sequence = self.segment.path, self.sequence
+        changed_at = _changed_at(path.parent)
+        if changed_at == self._checked_at:
+            return
+        ahead = first_after(path.parent, sequence)
+        # The writer may have completed this segment and begun others since both were read.
+        ends_here = next_segment(path, sequence) is None and self.segment.record(self.offset, sequence) is None
+        if ahead is not None and ends_here:
+            raise self.damaged(self.segment.size, f"what follows is missing up to sequence {ahead - 1}")
+        self._checked_at = changed_at
 
     def _is_continued_by(self, header: SegmentHeader) -> bool:
         """Whether both chains continue in the segment with this header, as far as their last digests are known."""
@@ -372,14 +372,17 @@ class RecordScanner:
 
 
 def next_segment(path: Path, sequence: int) -> Path | None:
-    """The segment after `path`, which must begin with `sequence`; None while its header is not written."""
+    """The segment after `path`, which must begin with `sequence`; None while there is none."""
     following = path.with_name(segment_name(sequence))
-    if following != path and file_size(following) >= HEADER_SIZE:
-        return following
-    ahead = [first for first in first_sequences(path.parent) if first > sequence]
-    if ahead:
-        raise Damaged(path, file_size(path), sequence, f"what follows is missing up to sequence {ahead[0] - 1}")
-    return None
+    return following if following != path and is_begun(following) else None
+
+
+def _changed_at(directory: Path) -> int | None:
+    """When a file was last added to this directory or removed from it; None where it cannot be read."""
+    try:
+        return directory.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 class Point(NamedTuple):
@@ -416,33 +419,39 @@ class Index:
         self._end: Point | None = None  # where the next entry will begin
         self._last = b""  # the digest of the last entry before it
 
+    @property
+    def end(self) -> Place:
+        """Where the next entry will begin, as of the last search or update."""
+        assert self._end is not None
+        return Place(self._path, self._end.offset, self._end.sequence, self._last)
+
     def update_index(self) -> None:
         """Index what was appended since the last call, so that a later search need not scan it."""
         with Segment(self._path) as segment:
             self._extend(segment)
 
-    def by_sequence(self, sequence: int) -> Place:
-        """The entry with this number, or the change of formation before it; else the end of the segment."""
+    def by_sequence(self, sequence: int) -> Place | None:
+        """The entry with this number, or the change of formation before it; None beyond the end of the segment."""
         return self._find(
             lambda point: point.sequence >= sequence,
             lambda _, head: head.sequence >= sequence or head.end > sequence,
         )
 
-    def by_time(self, instant: Instant) -> Place:
-        """The first token acknowledged at or after this instant; the end of the segment where none is."""
+    def by_time(self, instant: Instant) -> Place | None:
+        """The first token acknowledged at or after this instant; None where this segment has none."""
         return self._find(
             lambda point: point.latest_at >= instant,
             lambda point, head: point.after(head).latest_at >= instant,
         )
 
-    def after(self, position: Position) -> Place:
-        """The entry that follows this position; the end of the segment where none does."""
+    def after(self, position: Position) -> Place | None:
+        """The entry that follows this position; None where this segment has none."""
         return self._find(
             lambda point: is_beyond(point.position, position),
             lambda _, head: follows(head, position),
         )
 
-    def _find(self, beyond: Callable[[Point], bool], reached: Callable[[Point, Head], bool]) -> Place:
+    def _find(self, beyond: Callable[[Point], bool], reached: Callable[[Point, Head], bool]) -> Place | None:
         """The first entry that is `reached`, scanning from the last index point that is not `beyond` it."""
         with Segment(self._path) as segment:
             self._extend(segment)
@@ -450,11 +459,9 @@ class Index:
             start = self._points[max(not_beyond - 1, 0)] if self._points else Point.at_start(segment)
             for point, head in heads_from(segment, start):
                 if reached(point, head):
-                    break
-            else:
-                assert self._end is not None
-                point = self._end
-            return Place(self._path, point.offset, point.sequence, segment.digest(point.digest_at, point.sequence))
+                    previous = segment.digest(point.digest_at, point.sequence)
+                    return Place(self._path, point.offset, point.sequence, previous)
+            return None
 
     def _extend(self, segment: Segment) -> None:
         end = self._end

@@ -6,6 +6,9 @@ renamed. From then on the truncation has happened: opening the journal for writi
 rename is idempotent.
 
 The removed bytes are kept beside the segments, as evidence of what this site had held.
+
+A segment that stayed behind would contradict the order, so the segments are listed in the directory itself. The list
+file is removed before the first of them, and written anew when the journal is opened.
 """
 
 import os
@@ -20,7 +23,8 @@ from zlib import crc32
 from fairtape.core.effects import Release
 from fairtape.core.entries import Head
 from fairtape.journal.format import GENESIS, HEADER_SIZE, CheckpointHead, Damaged, Record, segment_name
-from fairtape.journal.segments import Place, RecordScanner, file_size, first_sequences
+from fairtape.journal.segment_list import file_size, first_sequences, remove_list
+from fairtape.journal.segments import Place, RecordScanner
 
 COPY_SIZE: Final = 1 << 20
 PLAN_NAME: Final = "cut.plan"
@@ -115,6 +119,8 @@ def complete_truncation(directory: Path) -> None:
 
 
 def _complete(directory: Path, plan: TruncationPlan) -> Iterator[None]:
+    remove_list(directory)
+    yield
     for first in reversed(first_sequences(directory)):
         if first > plan.sequence:
             path = directory / segment_name(first)

@@ -13,6 +13,9 @@ Only the policy `token` waits for the disk. The file of the next segment is crea
 file without a segment's name, which no reader opens. It is renamed once its header and first entry are written. The old
 segment is synced in the background; then the new one gets its checkpoint, which says so, and only after that may a
 third one begin. Opening a journal for writing repairs it first; `torn_tail` says what was removed.
+
+No cost depends on the number of segments: the list file (`fairtape.journal.segment_list`) gets each new one in the
+background, and tells the last ones when the journal is opened.
 """
 
 import fcntl
@@ -40,6 +43,7 @@ from fairtape.journal.format import (
     link,
     segment_name,
 )
+from fairtape.journal.segment_list import SegmentListWriter
 from fairtape.journal.segments import update_streams
 from fairtape.journal.truncation import plan_truncation, sync_directory, truncate
 from fairtape.wire.frames import NODE_MAX, STRIPE_MAX, Malformed, NodeId
@@ -157,6 +161,7 @@ class JournalWriter:
         self._change: FormationChange | None = None
         self._output: SegmentFile | None = None
         self._number = -1  # of the last segment
+        self._list: SegmentListWriter | None = None
         self._torn_tail: TornTail | None = None
         self._unsynced_since: Instant | None = None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="journal")  # one thread: tasks end in order
@@ -396,6 +401,8 @@ class JournalWriter:
         header = encode_header(SegmentHeader(self._stripe, self._site, self._number + 1, before))
         self._attempt(following.path, following.write_entry, [header, *buffers], changes_formation)
         self._attempt(following.path, following.rename, self.directory / segment_name(before.sequence))
+        assert self._list is not None
+        self._background.submit(self._list.append, before.sequence)  # done before this segment has its checkpoint
         self._confirm_before(before)
         self._output = following
         self._number += 1
@@ -461,11 +468,19 @@ class JournalWriter:
                 os.close(spare.file)
                 spare.path.unlink()
         self._close_output()
+        self._close_list()
         os.close(self._lock)
+
+    def _close_list(self) -> None:
+        if self._list is not None:
+            self._list.close()
+            self._list = None
 
     def _resume(self) -> None:
         """Continue at the end of the journal, after crash recovery."""
+        self._close_list()
         resumption, torn = recover(self.directory, stripe=self._stripe, site=self._site)
+        self._list = SegmentListWriter(self.directory)
         self._torn_tail = self._torn_tail or torn
         self._tip, self._ordered_through, self._streams, self._change, self._number = None, 0, {}, None, -1
         if resumption is None:

@@ -47,6 +47,13 @@ def test_ls_shows_every_segment_and_its_extent(journal: Path, capsys: pytest.Cap
     assert rows[-1]["last_acknowledged_at_ns"] == ENTRIES[-1].acknowledged_at
 
 
+def test_ls_can_be_limited_to_the_last_segments(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["journal", "ls", "--last", "2", str(journal)]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [file.name for file in values.segments(journal)[-2:]]
+    assert run(["journal", "ls", "--last", "0", str(journal)]) == 2
+
+
 def test_cat_prints_the_requested_range(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["journal", "cat", str(journal), "--from-seq", "50", "--to-seq", "80", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -432,6 +432,7 @@ def test_a_journal_of_version_1_is_left_alone(tmp_path: Path) -> None:
     assert values.segments(tmp_path) == [file]
 
 
-def test_no_file_but_the_segments_and_the_lock_is_left_behind(tmp_path: Path) -> None:
+def test_no_file_but_the_segments_their_list_and_the_lock_is_left_behind(tmp_path: Path) -> None:
     values.write(tmp_path, values.first(100))
-    assert {file.name for file in tmp_path.iterdir()} == {"lock", *(file.name for file in values.segments(tmp_path))}
+    names = {file.name for file in values.segments(tmp_path)}
+    assert {file.name for file in tmp_path.iterdir()} == {"lock", "segments.list", *names}

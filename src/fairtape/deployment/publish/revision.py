@@ -10,8 +10,8 @@ from typing import Final
 
 from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import JOURNALS
-from fairtape.journal.format import SUFFIX
 from fairtape.journal.reader import JournalReader
+from fairtape.journal.segment_list import journals_below
 from fairtape.market.notices import CancelNotice, CorrectionNotice, notice_in
 from fairtape.market.trades import BadTrade, PublishedTrade, decode
 from fairtape.wire.frames import NodeId
@@ -57,5 +57,7 @@ def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None
 
 def _journals(directory: Path) -> Iterator[JournalReader]:
     """The journals of a deployment on this machine, the one written last first."""
-    segments = sorted((directory / JOURNALS).rglob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return map(JournalReader.open, dict.fromkeys(path.parent for path in segments))
+    folder = directory / JOURNALS
+    lasts = [JournalReader(each).last_path() for each in (journals_below(folder) if folder.is_dir() else ())]
+    written = sorted((last for last in lasts if last is not None), key=lambda last: last.stat().st_mtime, reverse=True)
+    return (JournalReader.open(last.parent) for last in written)

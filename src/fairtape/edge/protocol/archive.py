@@ -236,19 +236,23 @@ class MessageIndex:
 
     def before(self, session: str, number: int) -> StripePosition | None:
         """The last position at or before this number."""
-        found = self._within(session)
+        found = self._edition_of(session)
         if found is None:
             return None
-        positions, index = found
-        return positions[bisect_right(positions, number, key=lambda position: position.following[index]) - 1]
+        edition, stripe = found
+        start, end = self._range_of(edition)
+        last = bisect_right(self._positions, number, start, end, key=lambda position: position.following[stripe]) - 1
+        return self._positions[last] if last >= start else StripePosition.fresh(edition)
 
     def before_time(self, session: str, at: Instant) -> StripePosition | None:
         """The last position before any token of this time or later."""
-        found = self._within(session)
+        found = self._edition_of(session)
         if found is None:
             return None
-        positions, _ = found
-        return positions[max(bisect_right(positions, at - 1, key=lambda position: position.at) - 1, 0)]
+        edition, _ = found
+        start, end = self._range_of(edition)
+        last = bisect_right(self._positions, at - 1, start, end, key=lambda position: position.at) - 1
+        return self._positions[last] if last >= start else StripePosition.fresh(edition)
 
     def successor(self, edition: Edition) -> Edition | None:
         """The edition after this one."""
@@ -257,14 +261,23 @@ class MessageIndex:
                 return other
         return None
 
-    def _within(self, session: str) -> tuple[list[StripePosition], int] | None:
-        """The positions of a session's edition, and the index of its stripe."""
+    def _edition_of(self, session: str) -> tuple[Edition, int] | None:
+        """The edition of a session, and the index of its stripe."""
         for edition in reversed(self._editions):
             names = [edition.session(stripe.number) for stripe in edition.stripes]
             if session in names:
-                positions = [position for position in self._positions if position.edition is edition]
-                return [StripePosition.fresh(edition), *positions], names.index(session)
+                return edition, names.index(session)
         return None
+
+    def _range_of(self, edition: Edition) -> tuple[int, int]:
+        """The positions of an edition follow one another: the index of the first, and the one after the last."""
+        ranks = {id(each): rank for rank, each in enumerate(self._editions)}
+
+        def rank_of(position: StripePosition) -> int:
+            return ranks.get(id(position.edition), -1)  # -1: of an edition before these
+
+        rank = ranks[id(edition)]
+        return bisect_left(self._positions, rank, key=rank_of), bisect_right(self._positions, rank, key=rank_of)
 
 
 def reread(

@@ -15,12 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fairtape.core.effects import Release
 from fairtape.core.errors import UserError
 from fairtape.core.instants import SECOND, Instant
 from fairtape.journal import Damaged, JournalReader
-from fairtape.journal.format import HEADER_SIZE, Owner
-from fairtape.journal.segments import Place, RecordScanner, Segment
+from fairtape.journal.follow import ReleaseScanner
+from fairtape.journal.format import Owner
+from fairtape.journal.segment_list import firsts_between
+from fairtape.journal.segments import Place, RecordScanner
 from fairtape.pipeline.source.options import JournalSourceOptions
 
 OFFSET_RANGE_ROWS_MAX: Final = 1 << 20  # of one task, without the rest of its last token: a second or two of work
@@ -109,8 +110,7 @@ class JournalPartition:
         self.directory = directory
         self.name = name
         self._journal = JournalReader(directory)
-        self._scanner: RecordScanner | None = None
-        self._released = 0
+        self._releases = ReleaseScanner(self._journal, name.owner)
 
     @property
     def first(self) -> int:
@@ -125,13 +125,7 @@ class JournalPartition:
 
     def released_end(self) -> int:
         """The number after the last released one. Reads the heads of what was added since the last call."""
-        if self._scanner is None or self._scanner.is_truncated:
-            self._open_scanner()
-        assert self._scanner is not None
-        while (step := self._scanner.next_record()) is not None:
-            if isinstance(release := step[1], Release):
-                self._released = release.sequence + release.count
-        return self._released
+        return self._releases.released_end()
 
     def token_offset(self, sequence: int, *, above: int) -> Offset:
         """The end of the last whole token before this number, or of the token that holds `above` if there is none."""
@@ -163,7 +157,7 @@ class JournalPartition:
         """The numbers from `start` to before `end`, cut where segments begin and after `rows_max` numbers."""
         self.check(start)
         cuts = [start.next]
-        cuts += [first for first in self._segment_firsts() if start.next < first < end.next]
+        cuts += firsts_between(self.directory, start.next, end.next)
         cuts.append(end.next)
         for first, stop in pairwise(cuts):
             for at in range(first, stop, rows_max):
@@ -174,27 +168,12 @@ class JournalPartition:
                 yield OffsetRange(*self.name, at, until, digest, str(path), offset, sequence, previous)
 
     def ends_before(self, instant: Instant) -> int:
-        """An upper bound of the numbers of tokens that were acknowledged before this instant, from segment headers."""
-        for path in self._journal.paths():
-            with Segment(path) as segment:
-                if segment.header.tip.latest_at >= instant + CLOCKS_APART_MAX:
-                    return segment.header.tip.sequence
-        return self.released_end()
+        """An upper bound of the numbers of tokens that were acknowledged before this instant."""
+        return self.since(instant + CLOCKS_APART_MAX)
 
     def ordered_end(self) -> int:
         """The number after the last one that the site holds, released or not."""
-        self.released_end()
-        assert self._scanner is not None
-        return self._scanner.sequence
-
-    def _open_scanner(self) -> None:
-        if self._scanner is not None:
-            self._scanner.close()
-        last = self._journal.paths()[-1]
-        with Segment(last) as segment:
-            tip = segment.header.tip
-        self._scanner = RecordScanner(Place(last, HEADER_SIZE, tip.sequence, tip.digest), self.name.owner)
-        self._released = tip.released
+        return self._releases.ordered_end()
 
     def _place(self, sequence: int) -> Place:
         """The entry that holds this number, or the first change of formation directly before it.
@@ -223,9 +202,6 @@ class JournalPartition:
                     )
                 digest = scanner.segment.digest(offset + head.encoded_size, head.sequence)
         return None
-
-    def _segment_firsts(self) -> list[int]:
-        return [int(path.stem) for path in self._journal.paths()]
 
 
 class Partitions:
