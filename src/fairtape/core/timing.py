@@ -73,6 +73,14 @@ class Timing:
         """How long requests are collected and then sent as one (T-RMP §5). Reordering alone causes no request."""
         return self.retry_period // 8
 
+    def with_resilience(self, resilience: int) -> "Timing":
+        """Δ_C + K · Δ_T: a commit also waits for Ack(e + K), which is due K token periods after Ack(e).
+
+        So K takes nothing from the time that recovery and scheduling have (decision 49, Commit delay and K). Releases
+        keep their place between tokens.
+        """
+        return replace(self, commit_delay=self.commit_delay + resilience * self.token_period)
+
     def with_reform_delay(self, delay: Duration) -> "Timing":
         """The timing whose retries fill `delay`: n = ⌊(Δ_R - T_R/2) / T_R⌋, over two when counted apart."""
         per_retry = self.retry_period * (1 if self.merged else 2)

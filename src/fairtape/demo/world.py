@@ -23,8 +23,8 @@ from fairtape.wire.frames import NodeId
 SITES: Final[dict[NodeId, City]] = dict(enumerate(CITIES, 1))
 FLOORS: Final[dict[NodeId, Venue]] = dict(enumerate(VENUES[:6], FIRST_SOURCE))
 PROFILE: Final = "wan"
-TIMING: Final = PROFILES[PROFILE]
 RESILIENCE: Final = 2  # a message commits when three sites hold it, so it survives the failure of any two
+TIMING: Final = PROFILES[PROFILE].with_resilience(RESILIENCE)
 EDGE_STRIPES: Final = 2  # for trades; one more carries all other messages
 EDGE_SYMBOLS: Final = 32  # listed for six venues, so that customers need not process a long directory
 # Each region is served by the first two of its cities, and by the next ones when those fail.

@@ -91,8 +91,7 @@ class Overload:
     @property
     def timing(self) -> Timing:
         """The profile, with the tokens that K more holders take."""
-        timing = profile(self.profile)
-        return replace(timing, commit_delay=timing.commit_delay + self.resilience * timing.token_period)
+        return profile(self.profile).with_resilience(self.resilience)
 
     @property
     def begins_at(self) -> Instant:

@@ -54,6 +54,17 @@ def test_the_longest_delay_is_one_wait_for_the_token_and_one_for_the_commit(timi
     assert timing.delay_max == timing.token_period + timing.commit_delay
 
 
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("resilience", [0, 1, 2])
+def test_a_commit_has_the_same_time_after_the_last_token_that_it_waits_for_whatever_k_is(
+    name: str, resilience: int
+) -> None:
+    """t_e + Δ_C - t_(e + K).  Decision 49, Commit delay and K."""
+    timing = PROFILES[name].with_resilience(resilience)
+    assert timing.commit_delay - resilience * timing.token_period == PROFILES[name].commit_delay
+    assert replace(timing, commit_delay=PROFILES[name].commit_delay) == PROFILES[name]
+
+
 @given(timings)
 def test_requests_are_collected_for_less_than_a_one_way_delay(timing: Timing) -> None:
     assert timing.request_delay <= timing.one_way_max <= timing.retry_period

@@ -32,7 +32,8 @@ def test_the_options_of_init_are_read_back(tmp_path: Path) -> None:
     assert [loop.tour for loop in topology.loops] == [(1, 2, 3), (4, 5)]
     assert topology.loops[1].junction == 1
     assert (topology.resilience, topology.excess, topology.remedy) == ("majority", Excess.HALT, Remedy.REPLACE)
-    assert deployment.timing == PROFILES["metro"]
+    assert deployment.timing == PROFILES["metro"].with_resilience(1)
+    assert topology.loops[1].timing == PROFILES["metro"]
     assert [node.name for node in deployment.reformers] == ["x1", "x2", "x3"]
     assert [node.name for node in deployment.of_kind(NodeKind.SOURCE)] == ["XNYS"]
     assert deployment.store == ETCD
@@ -71,6 +72,14 @@ def test_a_deployment_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UserError, match="holds other files and no deployment"):
         made(tmp_path / "full")
+
+
+def test_the_commit_delay_of_a_profile_grows_with_every_token_that_a_commit_waits_for(tmp_path: Path) -> None:
+    """Decision 49, Commit delay and K. A commit delay in the file means what it says."""
+    metro = PROFILES["metro"]
+    for resilience, tokens in (("0", 0), ("1", 1), ("2", 2), ("all", 3), ("majority", 2)):
+        deployment = made(tmp_path / resilience, loops=(4,), resilience=resilience)
+        assert deployment.timing.commit_delay == metro.commit_delay + tokens * metro.token_period
 
 
 def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
 from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
-from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Remedy, Topology
+from fairtape.ring.membership.topology import (
+    BadTopology,
+    Excess,
+    LoopTopology,
+    Remedy,
+    Topology,
+    resilience_among,
+)
 from fairtape.storage.formation_stores import EtcdAccess, check_store
 from fairtape.wire.frames import DATAGRAM_MAX, NODE_MAX, STRIPE_MAX, NodeId
 
@@ -529,7 +536,7 @@ def _topology(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
     remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
     rules.finish()
-    loops = tuple(_loops(table.tables("loops"), nodes))
+    loops = tuple(_loops(table.tables("loops"), nodes, resilience))
     try:
         topology = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
     except BadTopology as bad:
@@ -550,12 +557,12 @@ def _resilience(rules: TomlTable) -> int | str:
     raise rules.wrong("resilience", value, f'expected a number from 0 to {MEMBERS_MAX - 1}, "majority" or "all"')
 
 
-def _loops(tables: list[TomlTable], nodes: Mapping[str, Node]) -> Iterator[LoopTopology]:
+def _loops(tables: list[TomlTable], nodes: Mapping[str, Node], resilience: int | str) -> Iterator[LoopTopology]:
     for place, table in enumerate(tables):
         number = table.number("number", 0, LOOPS_MAX, place)
         tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
         junction = table.take("junction", str, None) if number else None
-        timing = _timing(table)
+        timing = _timing(table, 0 if number else resilience_among(len(tour), resilience))
         try:
             yield LoopTopology(
                 number=number,
@@ -579,8 +586,8 @@ def _site(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) ->
     return node.number
 
 
-def _timing(table: TomlTable) -> Timing:
-    """A profile, overridden field by field."""
+def _timing(table: TomlTable, resilience: int) -> Timing:
+    """A profile, overridden field by field. Decision 49, Commit delay and K: an override stays."""
     named = table.choice("profile", {name: name for name in PROFILES}, "metro")
     overrides: dict[str, int] = {}
     for name in _PERIODS:
@@ -591,7 +598,8 @@ def _timing(table: TomlTable) -> Timing:
     if retries is not None:
         overrides["retries_max"] = retries
     try:
-        return profile(named, **overrides)
+        timing = profile(named, **overrides)
+        return timing if "commit_delay" in overrides else timing.with_resilience(resilience)
     except BadTiming as bad:
         raise UserError(f"{table.file}: {bad}") from None
 

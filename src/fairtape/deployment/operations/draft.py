@@ -316,7 +316,7 @@ def _surroundings(draft: Draft) -> Iterator[str]:
 def _loop_tables(draft: Draft, profile: str, names: Sequence[str]) -> Iterator[str]:
     yield "# Loops: 0 is the primary one. A tour lists the sites of a loop in token order."
     yield "# Fields of a profile can be overridden: retry_period_us, retries_max, token_period_us, commit_delay_us,"
-    yield "# clock_error_max_us."
+    yield "# clock_error_max_us. The commit delay of a profile grows by the token period for each of the K sites."
     rest = list(names)
     primary = rest[: draft.loops[0]]
     for number, size in enumerate(draft.loops):

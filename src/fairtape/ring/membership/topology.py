@@ -93,10 +93,13 @@ class Topology:
 
     def resilience_of(self, members: Sequence[NodeId]) -> int:
         """K for a loop of these members: at most the number of other members."""
-        wanted = {"majority": len(members) // 2, "all": len(members) - 1}.get(str(self.resilience))
-        if wanted is None:
-            wanted = int(self.resilience)
-        return min(wanted, len(members) - 1)
+        return resilience_among(len(members), self.resilience)
+
+
+def resilience_among(members: int, wanted: int | str) -> int:
+    """K for this number of members, where K, "majority" or "all" is wanted."""
+    named = {"majority": members // 2, "all": members - 1}.get(str(wanted))
+    return max(min(int(wanted) if named is None else named, members - 1), 0)
 
 
 def lease_margin(timing: Timing) -> Duration:
