@@ -38,9 +38,15 @@ def frames() -> Iterator[tuple[str, bytes]]:
     yield "BLOCK OF A FRAGMENT", seal.close(wire.encode_block_header(*fragment), 14, fragments[0])
     named = (wire.Range(101, 5, 11, 3), wire.Range(102, 1, 1, 70_000))
     markers = [Marker(KEYS.sources[each.source], stripe=STRIPE) for each in named]
-    marks = tuple(each.mark(7, 40, 100, one, behind=True) for each, one in zip(markers, named, strict=True))
+    marks = tuple(
+        each.mark(7, 40, 100, one, release_lag_us=1_700, backlog_us=250)
+        for each, one in zip(markers, named, strict=True)
+    )
     controls: dict[str, tuple[wire.Control, bytes]] = {
-        "ACK": (wire.Ack(STRIPE, 7, 1, 40, 100, AT, 1_500, 0, 1, named, marks, behind=True), KEYS.sites[1]),
+        "ACK": (
+            wire.Ack(STRIPE, 7, 1, 40, 100, AT, 1_500, 0, 1, named, marks, 1_700, 250, relayed=True),
+            KEYS.sites[1],
+        ),
         "ACK WITHOUT RANGES": (wire.Ack(STRIPE, 7, 2, 41, 70_103, AT, 1_500, 1, 2, ()), KEYS.sites[2]),
         "REQUEST": (wire.Request(STRIPE, 7, 3, (40, 41), named), KEYS.sites[3]),
         "HOLE": (wire.Hole(STRIPE, 7, 1, named[0]), KEYS.sources[101]),

@@ -258,11 +258,12 @@ def test_a_repeated_message_that_is_acknowledged_is_answered(layout: Formation) 
 
 
 @RINGS
-def test_a_token_site_asks_the_source_for_a_hole_at_once(layout: Formation) -> None:
+def test_a_token_site_asks_the_source_for_a_hole_that_lasts(layout: Formation) -> None:
     """A token site asks a source for a hole in its numbers.  TRMP 2001 §2, decision 5, Repeated messages and holes."""
     site = receiver(1, layout)
     receive(site, block(3), SOON)
-    (asked,) = only(Send, site.drain())
+    assert site.drain() == []
+    (asked,) = only(Send, [effect for _, effect in run_until(site, SOON + layout.timing.request_delay)])
     assert asked.to == SOURCE
     assert controls([asked]) == [Hole(0, layout.number, 1, named(1, 2))]
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from fairtape.core.effects import Channel
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
+from fairtape.ring.load import LAG_TARGET, SiteLoad
 from fairtape.simulation.clocks import RATE_MAX, DriftingClock, Piece, SimulatedClock
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import Ack, NodeId, decode_control, is_block
@@ -83,12 +84,30 @@ def acks_around_a_pause(period: Duration, *, timed: bool) -> Sequence[Ack]:
     return acks.seen
 
 
-def test_only_a_token_that_is_late_by_more_than_a_retry_is_marked() -> None:
+def test_a_token_that_is_late_by_half_of_the_commit_delay_counts_as_load() -> None:
     acks = acks_around_a_pause(40 * MILLISECOND, timed=True)
-    late = [ack.sent_at - (EPOCH + ack.token * TIMING.token_period) > TIMING.retry_period for ack in acks]
-    assert [ack.behind for ack in acks] == late
-    assert 0 < sum(late) < len(late)
+    lags = [ack.sent_at - (EPOCH + ack.token * TIMING.token_period) - TIMING.commit_delay // 2 for ack in acks]
+    own = [(lag, ack) for lag, ack in zip(lags, acks, strict=True) if not ack.relayed]
+    assert any(lag > 0 for lag, _ in own)
+    for lag, ack in own:
+        assert ack.release_lag_us * MICROSECOND >= min(lag + LAG_TARGET, 0)
+        assert (lag <= 0) or SiteLoad.in_ack(ack).excess(TIMING.token_period) > 1
+
+
+def test_the_load_of_a_member_is_reported_by_the_others_until_its_next_turn() -> None:
+    """A slow member acknowledges nothing that a faster one has not acknowledged before: no source would hear it."""
+    acks = acks_around_a_pause(40 * MILLISECOND, timed=True)
+    loaded = [
+        (ack.token, ack.release_lag_us) for ack in acks if ack.sender == 2 and ack.release_lag_us and not ack.relayed
+    ]
+    assert loaded
+    following = {ack.token: ack for ack in acks}
+    token, lag_us = loaded[0]
+    for later in (following[token + 1], following[token + 2]):
+        assert later.sender != 2
+        assert later.release_lag_us >= lag_us
+    assert acks[-1].release_lag_us == 0
 
 
 def test_without_a_schedule_no_token_is_late() -> None:
-    assert not any(ack.behind for ack in acks_around_a_pause(40 * MILLISECOND, timed=False))
+    assert not any(ack.release_lag_us for ack in acks_around_a_pause(40 * MILLISECOND, timed=False))

@@ -340,7 +340,12 @@ def _site_runtime(plan: RingPlan, me: NodeId, clock: Clock, journal: Path) -> tu
     """A receiver and its runtime, with sockets bound and journal open."""
     try:
         receiver = Receiver(
-            me=me, formation=plan.formation, keys=plan.keys, born_at=clock.now(), clock_bound=clock.bound
+            me=me,
+            formation=plan.formation,
+            keys=plan.keys,
+            born_at=clock.now(),
+            clock_bound=clock.bound,
+            backlog=lambda: runtime.backlog(),
         )
     except JoinedTooLate as late:
         raise UserError(str(late)) from None

@@ -33,6 +33,7 @@ PERIOD_MAX: Final = 31 * 24 * 3_600 * SECOND  # a longer run is a mistake
 ANNOUNCED_PERIOD_MIN: Final = 3_600 * SECOND  # a longer run is announced
 FIRST_SOURCE: Final = 100  # the first one is 101
 REACHED_MIN: Final = 0.9  # share of the requested rate; a lower one is reported
+HELD_BACK_MIN: Final = 0.1  # share of the time for which the ring held trades back, above which it is reported
 
 
 @click.command("publish")
@@ -285,7 +286,16 @@ def _sentence(published: "Published", name: str, pace: "PublishPace") -> str:
     return (
         f"{counted(published.acknowledged, 'trade')} acknowledged, published as {name}, in"
         f" {published.period / SECOND:.2f} s, {published.per_second:,.0f} per second{slower}{repeated}{ending}"
+        + _limit(published)
     )
+
+
+def _limit(published: "Published") -> str:
+    """To which rate the ring limited the publisher, and why; empty if it did not."""
+    if sum(published.held_back_by.values()) < HELD_BACK_MIN:
+        return ""
+    reasons = [f"{limit.value} ({share:.0%} of the time)" for limit, share in published.held_back_by.items()]
+    return f"\nthe ring limited it to {published.per_second:,.0f} per second: {', '.join(reasons)}"
 
 
 Command = TypeVar("Command", bound=Callable[..., None])

@@ -36,10 +36,11 @@ from fairtape.core.effects import (
     Truncate,
 )
 from fairtape.core.formation_log import StoreRequest, StoreResponse
-from fairtape.core.instants import NEVER, Instant
+from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.read_rate import ReadRate
 from fairtape.net.transports import Transport
 from fairtape.net.udp import UdpSocket
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -112,6 +113,7 @@ class NodeRuntime:
         "_acted",
         "_fetches",
         "_handed_over",
+        "_read_rate",
         "_stalled_steps",
         "consumer",
         "history",
@@ -156,7 +158,12 @@ class NodeRuntime:
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
         self._acted = False  # in this step
         self._handed_over = False  # since the processor was last yielded
+        self._read_rate = ReadRate()
         self._stalled_steps = 0
+
+    def backlog(self) -> Duration:
+        """How long this node will take for the blocks that have arrived and were not read yet."""
+        return self._read_rate.period_for(self.transport.backlog())
 
     def due_at(self) -> Instant:
         """The deadline of the machine. It is kept as exactly as possible, for it may be a release."""
@@ -250,18 +257,20 @@ class NodeRuntime:
 
     def _take_data(self, ready: Collection[int] | None, clock: Clock, *, until_empty: bool) -> bool:
         """Hand the datagrams of the ready data sockets, or of all, to the machine; whether there were any."""
-        taken = False
+        size, began_at = 0, clock.now()
         for each in self.transport.data:
             if ready is None or each.fd in ready:
                 for _ in range(SLICES_MAX):
                     datagrams, more = self._read(each, clock, until_empty=until_empty)
                     if datagrams:
                         self.machine.receive_all(datagrams, clock.now())
-                        taken = True
+                        size += sum(map(len, datagrams))
                     if not more:
                         break
                     self._do_due(clock)
-        return taken
+        if size:
+            self._read_rate.note(size, clock.now() - began_at)
+        return size > 0
 
     def _read(self, source: UdpSocket, clock: Clock, *, until_empty: bool = False) -> tuple[list[bytes], bool]:
         """One slice of the datagrams of a socket, and whether more may wait there."""

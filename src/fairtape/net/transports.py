@@ -121,6 +121,9 @@ class Transport(Protocol):
     def traffic(self) -> Traffic:
         """The totals of all sockets."""
 
+    def backlog(self) -> int:
+        """The bytes of source blocks that have arrived and were not read yet, as the kernel accounts for them."""
+
     def close(self) -> None: ...
 
 
@@ -196,6 +199,9 @@ class IpMulticast(_Unicast):
     def traffic(self) -> Traffic:
         return self._traffic_of((*self.data, *self.control))
 
+    def backlog(self) -> int:
+        return sum(each.backlog() for each in self.data)
+
     def close(self) -> None:
         for each in (*self.data, *self.control):
             each.close()
@@ -233,6 +239,9 @@ class Mesh(_Unicast):
 
     def traffic(self) -> Traffic:
         return self._traffic_of(self.data)
+
+    def backlog(self) -> int:
+        return self._own.backlog()
 
     def close(self) -> None:
         self._own.close()

@@ -32,12 +32,14 @@ _SOL_UDP: Final = socket.IPPROTO_UDP
 _UDP_SEGMENT: Final = 103
 _UDP_GRO: Final = 104
 _SO_RXQ_OVFL: Final = 40
+_SO_MEMINFO: Final = 55
 _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 _RECEIVE_MAX: Final = 1 << 16
 _SEGMENT_SIZE: Final = struct.Struct("=H")
 _GRO_SIZE: Final = struct.Struct("=i")
 _OVERFLOWS: Final = struct.Struct("=I")
+_MEMORY: Final = struct.Struct("=9I")  # SK_MEMINFO_*: the first is what the receive queue takes
 _ANCILLARY_MAX: Final = socket.CMSG_SPACE(_GRO_SIZE.size) + socket.CMSG_SPACE(_OVERFLOWS.size)
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 _REFUSES_TRAINS: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EMSGSIZE, errno.EOPNOTSUPP))
@@ -132,6 +134,15 @@ class UdpSocket:
         for train in trains(datagrams):
             for address in addresses:
                 give_up_at = self._send_train(train, address, give_up_at)
+
+    def backlog(self) -> int:
+        """The bytes of received and unread datagrams, as the kernel accounts for them; 0 where it does not tell."""
+        try:
+            memory = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
+        except OSError:
+            return 0
+        queued: int = _MEMORY.unpack(memory)[0] if len(memory) == _MEMORY.size else 0
+        return queued
 
     def close(self) -> None:
         self._socket.close()

@@ -22,6 +22,7 @@ from fairtape.core.effects import (
 )
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.ring.load import LAG_TARGET, LoadReports, SiteLoad
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_timeout import AckTimeout
@@ -156,8 +157,21 @@ class SourceReplies:
         )
         return self._to(stream.source, progress)
 
+    def note_holes(self, now: Instant) -> bool:
+        """Note where holes begin and since when; whether one has lasted for `request_delay`.
+
+        Reordering alone makes holes that close by themselves. A request for them would close the window of the source.
+        """
+        delay = self._ordering.formations.latest.timing.request_delay
+        old = False
+        for stream in self._ordering.buffer.with_holes():
+            if stream.hole_at != stream.next:
+                stream.hole_at, stream.hole_since = stream.next, now
+            old = old or now - stream.hole_since >= delay
+        return old
+
     def ask_for_holes(self, now: Instant, settled_through: int | None) -> list[Send]:
-        """A site whose turn is near requests holes from their sources at once.
+        """A site whose turn is near requests holes from their sources.
 
         The holder of the token also sends progress (`settled_through` is what it knows to be settled): a source that
         has dropped the blocks of the hole learns that they are lost.
@@ -166,6 +180,8 @@ class SourceReplies:
         formation = ordering.formations.latest
         asked = []
         for stream in ordering.buffer.with_holes():
+            if now - stream.hole_since < formation.timing.request_delay:
+                continue
             hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
             if hole is not None:
                 stream.asked_at = now
@@ -277,6 +293,7 @@ class Receiver:
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
+        backlog: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
         recovered: Recovered | None = None,
@@ -297,6 +314,7 @@ class Receiver:
         self._stripe = stripe
         self._datagram_max = datagram_max
         self._clock_bound = clock_bound
+        self._backlog = backlog
         self._effects: list[Effect] = []
         self._observe = observe
         self._formations = FormationHistory(formation)
@@ -318,12 +336,14 @@ class Receiver:
         self._releases = ReleaseQueue(self._formations, after=recovered.released_through)
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._blocks_pending = False  # new blocks may complete a token
+        self._holes_due_at: Instant = NEVER  # when to see which holes have lasted
         self._timer: Instant | None = None  # the earliest deadline; None: unknown. A block alone never changes it
         self._begin(formation, born_at)
 
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start working in a formation: create the state that belongs to one formation."""
         self._resilience = Resilience(self._formations)
+        self._loads = LoadReports(formation.timing.token_period)
         self._token = token_for(self._formations, self._buffer)
         self._recoveries = Recoveries(
             timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
@@ -378,6 +398,8 @@ class Receiver:
                 self._ack_timeout.start_overdue(now, self._is_mine)
             self._recoveries.wake(now)
             self._repeat_pass(now)
+            if self._holes_due_at <= now:
+                self._ask_for_holes(now)
         self._advance(now)
         self._send_requests(now)
 
@@ -404,7 +426,7 @@ class Receiver:
         earliest = self._releases.deadline()
         if self._stopped:
             return earliest
-        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at())
+        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at(), self._holes_due_at)
         if self._watches_acks():
             earliest = min(earliest, self._ack_timeout.deadline())
         if isinstance(self._token, EventToken):
@@ -475,8 +497,9 @@ class Receiver:
         if outcome == "duplicate" and self._is_token_site(now):
             settled_through = self._resilience.survives_through
             self._effects += self._sources.answer_duplicate(frame, datagram, settled_through, now)
-        elif outcome == "ahead":
+        elif outcome == "ahead" and self._holes_due_at == NEVER:
             self._ask_for_holes(now)
+            self._timer = None
 
     def _is_token_site(self, now: Instant) -> bool:
         if self._token.held is not None:
@@ -485,7 +508,13 @@ class Receiver:
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
-        if self._buffer.has_holes and self._turn_is_near():
+        """Request the holes that have lasted, if this site's turn is near."""
+        if not self._buffer.has_holes or not self._turn_is_near():
+            self._holes_due_at = NEVER
+            return
+        old = self._sources.note_holes(now)
+        self._holes_due_at = now + self._formations.latest.timing.request_delay
+        if old:
             asked = self._sources.ask_for_holes(now, self._settled_for_sources())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
@@ -531,6 +560,7 @@ class Receiver:
         self.counts[outcome] += 1
         if outcome == "ack":
             self._traces.ack_received(ack, now)
+            self._loads.heard(ack)
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
@@ -568,7 +598,11 @@ class Receiver:
     # The order.
 
     def _advance(self, now: Instant) -> None:
-        """Take complete tokens into the order, acknowledge if it is this site's turn, release what is due."""
+        """Release what is due, take complete tokens into the order, and acknowledge if it is this site's turn.
+
+        Releases come first: whatever is done before them makes them later.
+        """
+        self._effects += self._releases.due(now, self._clock_bound())
         for token in self._recoveries.take_failed():
             reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
             self._declare(self._formations.holder(token), token, reason, now)
@@ -625,6 +659,7 @@ class Receiver:
             buffer=self._buffer,
             datagram_max=self._datagram_max,
             clock_bound=self._clock_bound(),
+            load=self._loads.worst(SiteLoad(self._lag(token, now), self._backlog())),
             now=now,
         )
         datagrams = [self._authenticator.for_sites(ack) for ack in acks]
@@ -638,6 +673,18 @@ class Receiver:
         self._effects.append(Multicast(Channel.CONTROL, datagrams))
         self.counts["acks_sent"] += 1
         return True
+
+    def _lag(self, token: int, now: Instant) -> Duration:
+        """How far this site is behind: by its last release, or because this acknowledgment endangers the next ones.
+
+        An acknowledgment that is late by half of the commit delay counts like a release at its target, whatever made
+        it late: what it names has little time left to be repaired.
+        """
+        formation = self._formations.of(token)
+        if not formation.timed:
+            return 0
+        behind = now - formation.scheduled_at(token) - formation.timing.commit_delay // 2
+        return max(self._releases.lag, behind + LAG_TARGET, 0)
 
     # Recovery.
 

@@ -51,6 +51,7 @@ class ReconfigurableReceiver(Receiver):
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         clock_bound: Callable[[], Duration] = lambda: 0,
+        backlog: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class ReconfigurableReceiver(Receiver):
             stripe=stripe,
             datagram_max=datagram_max,
             clock_bound=clock_bound,
+            backlog=backlog,
             observe=observe,
             tracer=tracer,
             recovered=recovered,

@@ -187,6 +187,7 @@ class Site:
         born_at: Instant,
         recovered: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
+        backlog: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -201,6 +202,7 @@ class Site:
         self._observe = observe
         self._tracer = tracer
         self._own_bound = clock_bound
+        self._backlog = backlog
         self._clock_estimator = ClockBoundEstimator()
         self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
@@ -536,6 +538,7 @@ class Site:
             stripe=self.config.stripe,
             datagram_max=self.config.datagram_max,
             clock_bound=self.clock_bound,
+            backlog=self._backlog,
             observe=self._observe,
             tracer=self._tracer,
             recovered=self._recovered,

@@ -7,9 +7,10 @@ from typing import Final
 from fairtape.core.effects import Channel, Effect, Multicast, Notice
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
+from fairtape.ring.load import SiteLoad
 from fairtape.ring.membership.formation import MEMBERS_MAX
 from fairtape.ring.sender.transmission import Transmission
-from fairtape.ring.sender.window import WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow
+from fairtape.ring.sender.window import Limit, SendPace, SendWindow
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
@@ -42,7 +43,7 @@ class Source:
         incarnation: int,
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
-        window_max: int = WINDOW_MAX,
+        window_max: int | None = None,
         bytes_per_s_max: int | None = None,
     ) -> None:
         self.me = me
@@ -64,10 +65,8 @@ class Source:
             resend_delay=timing.resend_delay,
             round_trip=timing.retry_period - timing.request_delay,
             resilience=resilience,
-            window=SendWindow(
-                minimum=min(WINDOW_MIN, window_max), maximum=window_max, size=min(WINDOW_MIN, window_max)
-            ),
-            pace=SendPace(bytes_per_s=bytes_per_s_max),
+            window=SendWindow(token_period=timing.token_period, packet_max=datagram_max, maximum=window_max),
+            pace=SendPace(bytes_per_s_max),
         )
 
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:
@@ -142,6 +141,11 @@ class Source:
         return self._transmission.kept
 
     @property
+    def held_back_by(self) -> dict[Limit, float]:
+        """Why the window held something back, as shares of all acknowledgments, the most frequent reason first."""
+        return self._transmission.held_back_by
+
+    @property
     def idle(self) -> bool:
         """Whether everything published is settled: in the order, and held by K + 1 sites."""
         return self._transmission.idle
@@ -171,7 +175,15 @@ class Source:
         sequence, through = ack.sequence, 0
         for named, mark in zip(ack.ranges, ack.marks, strict=True):
             if (named.source, named.incarnation) == (self.me, self.incarnation):
-                if self._marker.mark(ack.formation, ack.token, sequence, named, behind=ack.behind) != mark:
+                proof = self._marker.mark(
+                    ack.formation,
+                    ack.token,
+                    sequence,
+                    named,
+                    release_lag_us=ack.release_lag_us,
+                    backlog_us=ack.backlog_us,
+                )
+                if proof != mark:
                     return "forged"
                 through = named.end - 1
             sequence += named.count
@@ -179,7 +191,7 @@ class Source:
             return "acks_of_others"
         if not self._transmission.enter(ack.formation, now):
             return "outdated"
-        self._transmission.acknowledged(through, ack.token, now, behind=ack.behind)
+        self._transmission.acknowledged(through, ack.token, now, load=SiteLoad.in_ack(ack))
         self._transmission.ack_received(ack.token)
         self._pump(now)
         return "acks"
@@ -207,7 +219,7 @@ class Source:
             self._stop_for_good()
             return "progress"
         # That token may belong to an earlier formation: the tokens that prove settlement come after it.
-        self._transmission.acknowledged(message.next - 1, message.token + 1, now, behind=False)
+        self._transmission.acknowledged(message.next - 1, message.token + 1, now)
         self._transmission.settled(message.settled)
         self._pump(now)
         return "progress"

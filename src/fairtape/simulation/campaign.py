@@ -76,7 +76,6 @@ class CampaignTally:
     failures: list[RunOutcome] = field(default_factory=list)
     durations: dict[str, list[Duration]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    missed: dict[str, list[RunOutcome]] = field(default_factory=dict)  # by measure
 
     def add(self, outcome: RunOutcome) -> None:
         self.seeds += 1
@@ -88,8 +87,6 @@ class CampaignTally:
         for name, took in outcome.durations:
             self.durations.setdefault(name, []).append(took)
         self.counts.update(dict(outcome.counts))
-        for measure, _ in outcome.missed:
-            self.missed.setdefault(measure, []).append(outcome)
         if outcome.failed:
             self.failures.append(outcome)
 

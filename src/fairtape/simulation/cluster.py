@@ -6,6 +6,7 @@ access to the formation store, and applications that publish. Faults and operato
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -277,6 +278,7 @@ class Cluster:
             born_at=self._born_at(node),
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
+            backlog=partial(self.world.backlog, node),
             tracer=Tracer(),
         )
 

@@ -126,8 +126,19 @@ class Overload:
 
     @property
     def carried(self) -> float:
-        """The messages per second that the sources offer and the processors can carry."""
-        return self.capacity * (1.0 if self.load is None else min(self.load, 1.0))
+        """The messages per second that the sources offer, the processors can carry and the sockets can hold.
+
+        A socket must hold what arrives in two token periods: a site that waits for its processor reads nothing.
+        """
+        offered = self.capacity * (1.0 if self.load is None else min(self.load, 1.0))
+        held = self.socket_max * SECOND / (2 * self.timing.token_period)
+        return min(offered, held / self.message_size)
+
+    @property
+    def late_by_loss(self) -> float:
+        """The share of the messages that may be late because a block of their token was lost, whatever the load."""
+        blocks = self.carried / self.messages_per_block * self.timing.token_period / SECOND
+        return self.loss * max(blocks, 1.0)
 
     def costs_on(self, processor: int) -> Costs:
         return self.costs.scaled(work=self.slowness[processor], data=self.slowness[processor])

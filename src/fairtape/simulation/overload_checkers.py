@@ -86,10 +86,10 @@ class Expectation:
 
 
 class SlowedWithinASecond(Observer):
-    """A measure: after the first second of an overload the sources are slowed to what the sites can carry.
+    """After the first second of an overload the sources are slowed to what the sites can carry.
 
-    Then at most 1 % of the messages are released late, no site is declared failed, and the sites release at least
-    0.3 of what was offered and could be carried. It is reported and raises nothing.
+    Then at most 1 % of the messages are late, besides those whose blocks were lost, no site is declared failed,
+    and the sites release at least 0.3 of what was offered and could be carried. Decided when the run has ended.
     """
 
     def __init__(self, expected: Expectation, sites: Iterable[NodeId]) -> None:

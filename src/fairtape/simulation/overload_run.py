@@ -1,8 +1,7 @@
 """The overload of one seed, built, run and checked.
 
 All guarantees must hold, late releases must be marked, and after the overload everything that a source accepted must
-arrive. A ring of one formation is excused from that once a site has declared a failure; a deployment heals. Whether the
-sources were slowed in time is measured and reported: see `SlowedWithinASecond`.
+arrive. Within a second the sources must be slowed to what the sites can carry: see `SlowedWithinASecond`.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from fairtape.simulation.cluster_run import ClusterRun, checked
 from fairtape.simulation.configuration import Clocks, Configuration, chance_for
 from fairtape.simulation.fault_schedule import FaultSchedule
 from fairtape.simulation.overload import CALM_SHARE, REFORMERS, Overload, draw
-from fairtape.simulation.overload_checkers import Expectation, LateIsMarked, SlowedWithinASecond
+from fairtape.simulation.overload_checkers import LATE_SHARE_MAX, Expectation, LateIsMarked, SlowedWithinASecond
 from fairtape.simulation.processors import SLICE_MAX, Placement, Processor, start_load
 from fairtape.simulation.ring_run import NEVER_RAISES, RingRun, RunOutcome, check_run, exception_text
 from fairtape.simulation.world import Violation, World
@@ -232,15 +231,18 @@ def measure_of(overload: Overload) -> SlowedWithinASecond:
         messages_per_s=overload.carried,
         stalls=tuple(stall for load in overload.loads for stall in load.stalls),
         commit_delay=overload.timing.commit_delay,
+        late_share_max=LATE_SHARE_MAX + overload.late_by_loss,
     )
     return SlowedWithinASecond(expected, overload.sites)
 
 
 def with_measures(outcome: RunOutcome, slowed: SlowedWithinASecond, world: World) -> RunOutcome:
+    """The outcome with its counts; it fails if the sources were not slowed and nothing else is broken."""
     missed = slowed.missed()
+    if missed is not None and not outcome.failed:
+        outcome = replace(outcome, guarantee=type(slowed).__name__, text=f"{type(slowed).__name__}: {missed}")
     return replace(
         outcome,
-        missed=() if missed is None else ((type(slowed).__name__, missed),),
         counts=(
             ("datagrams lost in sockets", world.datagrams_lost()),
             ("releases after the first second", slowed.counted),

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from fairtape.core.instants import MICROSECOND, Duration, Instant
 from fairtape.net.node_runtime import Producer
+from fairtape.net.read_rate import ReadRate
 from fairtape.wire.frames import is_block
 
 KIB: Final = 1 << 10
@@ -249,6 +250,11 @@ class SocketBuffer:
     def __len__(self) -> int:
         return len(self._datagrams)
 
+    @property
+    def waiting(self) -> int:
+        """The bytes that wait, without the overhead of the kernel."""
+        return self._size - DATAGRAM_OVERHEAD * len(self._datagrams)
+
     def put(self, datagram: bytes) -> None:
         size = len(datagram) + DATAGRAM_OVERHEAD
         if self._size + size > self._size_max:
@@ -296,6 +302,9 @@ class PlacedNode:
         self.began_at: Instant = 0  # the current or last turn
         self.due_since: Instant = 0  # the earliest instant since which something may have waited for this turn
         self.idle_turns = 0  # in a row, without any input or effect
+        self.read_rate = ReadRate()
+        self._taken = 0  # bytes, in the current turn
+        self._busy_since: Instant = 0  # the end of the last turn, if something waited then; else the begin of this one
         self._idle = True
         self._waits_since: Instant = 0
         self._turn = turn
@@ -320,7 +329,9 @@ class PlacedNode:
 
     def take_slice(self) -> list[bytes]:
         """Data before control, as the driver hands it over: no acknowledgment overtakes the blocks that it names."""
-        return self.data.take(self.placement.slice_max) + self.control.take(self.placement.slice_max)
+        blocks = self.data.take(self.placement.slice_max)
+        self._taken = sum(map(len, blocks))
+        return blocks + self.control.take(self.placement.slice_max)
 
     def ready(self, now: Instant) -> None:
         """Queue for a turn."""
@@ -340,6 +351,13 @@ class PlacedNode:
     def begin(self, now: Instant) -> None:
         """A turn begins. What became due in the last turn, after it had looked, has waited since that one began."""
         self.due_since, self.began_at = self._waits_since, now
+        self._busy_since = self._busy_since or now
+
+    def end(self, now: Instant) -> None:
+        """A turn has ended: what it took has kept this node busy since then."""
+        self.read_rate.note(self._taken, now - self._busy_since)
+        self._taken = 0
+        self._busy_since = now if self.data else 0
 
     def turn(self) -> Iterator[Duration]:
         return self._turn()

@@ -55,7 +55,6 @@ class RunOutcome:
     digest: int = 0
     durations: tuple[tuple[str, Duration], ...] = ()  # named durations, for distributions over many seeds
     counts: tuple[tuple[str, int], ...] = ()  # named counts, for sums over many seeds
-    missed: tuple[tuple[str, str], ...] = ()  # measures that are reported, not required: name, and what was found
 
     @property
     def failed(self) -> bool:
@@ -192,6 +191,7 @@ class RingRun:
                 born_at=min(clock.read(EPOCH), self.formation.starts_at),  # a faulty clock may be past the start
                 datagram_max=configuration.datagram_max,
                 clock_bound=lambda clock=clock: clock.bound,  # type: ignore[misc]
+                backlog=partial(self.world.backlog, site),
                 observe=self.recorder.observer(site) if self.recorder else None,
                 tracer=self.tracers[site],
             )

@@ -218,6 +218,11 @@ class World:
     def is_paused(self, node: NodeId) -> bool:
         return self._hosts[node].paused
 
+    def backlog(self, node: NodeId) -> Duration:
+        """How long a node on a processor will take for the blocks that have arrived and were not read yet."""
+        placed = self._hosts[node].placed
+        return 0 if placed is None else placed.read_rate.period_for(placed.data.waiting)
+
     def datagrams_lost(self) -> int:
         """The datagrams that found the socket of their node full."""
         return sum(host.placed.lost for host in self._hosts.values() if host.placed is not None)
@@ -419,6 +424,7 @@ class World:
         placed = host.placed
         assert placed is not None
         host.disarm()
+        placed.end(self.now)
         if not host.up or host.paused:
             return False
         if placed.has_input or host.fetches:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 NodeId: TypeAlias = int
 
 MAGIC: Final = 0xFA
-VERSION: Final = 1
+VERSION: Final = 2
 
 NODE_MAX: Final = (1 << 32) - 1
 NUMBER_MAX: Final = (1 << 63) - 1  # message numbers, sequence numbers and tokens fit signed 64-bit columns
@@ -26,12 +26,13 @@ DATAGRAM_MIN: Final = 256
 DATAGRAM_LIMIT: Final = 65_507  # the largest UDP payload over IPv4
 ACK_PARTS_MAX: Final = 64
 RANGE_COUNT_MAX: Final = (1 << 32) - 1
+LOAD_MAX: Final = (1 << 32) - 1  # microseconds of a site's release lag and backlog; more is reported as this
 TAG_SIZE: Final = 16
 
 HEADER: Final = struct.Struct(">BBBBHHII")
 BLOCK_HEADER: Final = struct.Struct(">BBBBHHIIQQ")
 _SERIAL: Final = struct.Struct(">Q")
-_ACK: Final = struct.Struct(">QQQQHHH")
+_ACK: Final = struct.Struct(">QQQQIIHHH")
 _ACK_RANGE: Final = struct.Struct(">IQQI8s")
 _RANGE: Final = struct.Struct(">IQQI")
 _STREAM: Final = struct.Struct(">IQ")
@@ -66,11 +67,11 @@ class Flag(IntEnum):
     """Bits of the header's flags."""
 
     FRAGMENT = 1  # BLOCK: the body is a fragment of a message longer than a block
-    BEHIND = 2  # ACK: the token is behind schedule; sources must slow down
+    RELAYED = 2  # ACK: the load that it reports is that of another member
 
 
 _BLOCK_FLAGS: Final = int(Flag.FRAGMENT)
-_FLAGS: Final = {Kind.BLOCK: _BLOCK_FLAGS, Kind.ACK: int(Flag.BEHIND)}  # all other kinds have none
+_FLAGS: Final = {Kind.BLOCK: _BLOCK_FLAGS, Kind.ACK: int(Flag.RELAYED)}  # all other kinds have none
 BLOCK_PREFIX: Final = bytes((MAGIC, VERSION, Kind.BLOCK))
 
 
@@ -118,7 +119,9 @@ class Ack:
     parts: int
     ranges: tuple[Range, ...]
     marks: tuple[bytes, ...] = ()  # one per range: a proof for that source, under its key
-    behind: bool = False  # the token is behind schedule by more than T_R
+    release_lag_us: int = 0  # how long after its instant the most loaded member made its last release; up to LOAD_MAX
+    backlog_us: int = 0  # how long that member will take to read what has arrived; up to LOAD_MAX
+    relayed: bool = False  # that member is not the sender
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ def encode_block_header(flags: int, stripe: int, source: NodeId, incarnation: in
 
 
 def _control_header(kind: Kind, message: Control, serial: int) -> bytes:
-    flags = Flag.BEHIND if isinstance(message, Ack) and message.behind else 0
+    flags = Flag.RELAYED if isinstance(message, Ack) and message.relayed else 0
     head = HEADER.pack(MAGIC, VERSION, kind, flags, message.stripe, 0, message.formation, message.sender)
     return head + _SERIAL.pack(serial)
 
@@ -239,6 +242,8 @@ def encode_control(message: Control, serial: int) -> bytes:
                 message.sequence,
                 message.sent_at,
                 message.clock_bound,
+                message.release_lag_us,
+                message.backlog_us,
                 message.part,
                 message.parts,
                 len(message.ranges),
@@ -294,7 +299,7 @@ def decode_control(datagram: bytes) -> Control:
     try:
         match kind:
             case Kind.ACK:
-                return _decode_ack(body, stripe, formation, sender, behind=flags != 0)
+                return _decode_ack(body, stripe, formation, sender, relayed=flags != 0)
             case Kind.REQUEST:
                 return _decode_request(body, stripe, formation, sender)
             case Kind.HOLE:
@@ -340,8 +345,8 @@ def _decode_progress(body: bytes, stripe: int, formation: int, sender: NodeId) -
     return Progress(stripe, formation, sender, incarnation, following, token, settled)
 
 
-def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, behind: bool) -> Ack:
-    token, sequence, sent_at, clock_bound, part, parts, count = _ACK.unpack_from(body)
+def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, relayed: bool) -> Ack:
+    token, sequence, sent_at, clock_bound, release_lag_us, backlog_us, part, parts, count = _ACK.unpack_from(body)
     _check_ordinals(token, sequence)
     _check_numbers(sent_at, clock_bound)
     if not part < parts <= ACK_PARTS_MAX:
@@ -354,8 +359,22 @@ def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, beh
         ranges.append(_checked_range(source, incarnation, first, length))
         marks.append(mark)
     _check_numbers(sequence + sum(r.count for r in ranges))
-    names, proofs = tuple(ranges), tuple(marks)
-    return Ack(stripe, formation, sender, token, sequence, sent_at, clock_bound, part, parts, names, proofs, behind)
+    return Ack(
+        stripe,
+        formation,
+        sender,
+        token,
+        sequence,
+        sent_at,
+        clock_bound,
+        part,
+        parts,
+        tuple(ranges),
+        tuple(marks),
+        release_lag_us,
+        backlog_us,
+        relayed,
+    )
 
 
 def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) -> Request:

@@ -26,7 +26,7 @@ SEAL_OVERHEAD: Final = BLOCK_HEADER.size + TAG_SIZE  # bytes that sealing adds t
 _NONCE: Final = struct.Struct(">IQ")
 _HEADER_SIZE: Final = BLOCK_HEADER.size
 _CONTEXT: Final = struct.Struct(">HIQ")
-_MARK: Final = struct.Struct(">IQQIQQI?")
+_MARK: Final = struct.Struct(">IQQIQQIII")
 _CONTROL_PERSON: Final = b"ft-control"
 _BLOCK_PERSON: Final = b"ft-block"
 _MARK_PERSON: Final = b"ft-mark"
@@ -108,10 +108,12 @@ class Marker:
     def __init__(self, key: bytes, *, stripe: int) -> None:
         self._state = hashlib.blake2b(stripe.to_bytes(2), key=key, digest_size=MARK_SIZE, person=_MARK_PERSON)
 
-    def mark(self, formation: int, token: int, sequence: int, named: Range, *, behind: bool) -> bytes:
-        """The proof that `token` acknowledged `named` from `sequence` on, and whether the token was behind schedule."""
+    def mark(
+        self, formation: int, token: int, sequence: int, named: Range, *, release_lag_us: int = 0, backlog_us: int = 0
+    ) -> bytes:
+        """The proof that `token` acknowledged `named` from `sequence` on, and of the load that its site reports."""
         state = self._state.copy()
-        state.update(_MARK.pack(*named, token, sequence, formation, behind))
+        state.update(_MARK.pack(*named, token, sequence, formation, release_lag_us, backlog_us))
         return state.digest()
 
 

@@ -212,6 +212,7 @@ def test_an_event_driven_site_asks_for_holes_only_with_the_token() -> None:
     holder, bystander = receiver(1, EVENT_DRIVEN), receiver(2, EVENT_DRIVEN)
     for site in (holder, bystander):
         receive(site, block(3), SOON)
+        site.wake(SOON + TIMING.request_delay)
     assert [type(message) for message in controls(holder.drain())] == [Hole]
     assert bystander.drain() == []
 
@@ -235,17 +236,29 @@ def test_a_late_block_of_an_ended_incarnation_is_not_acknowledged() -> None:
 def test_a_source_that_skips_numbers_does_no_harm() -> None:
     site = receiver(1)
     receive(site, block(1 << 62), SOON)
-    (message,) = controls(site.drain())
-    assert isinstance(message, Hole)
+    site.wake(SOON + TIMING.request_delay)
+    assert isinstance(controls(site.drain())[0], Hole)
     run_until(site, STARTS_AT)
     assert site.complete_through == 1
 
 
 def test_a_hole_is_asked_for_once_in_a_retry_period() -> None:
     site = receiver(1)
-    for number, at in ((3, SOON), (4, SOON + 1), (5, SOON + T_R)):
-        site.receive(block(number), at)
-    assert site.counts["holes_asked"] == 2
+    site.receive(block(3), SOON)
+    for delay, asked in ((T_R // 8 - 1, 0), (T_R // 8, 1), (T_R // 4, 1), (T_R, 1), (T_R + T_R // 8, 2)):
+        site.wake(SOON + delay)
+        assert site.counts["holes_asked"] == asked
+
+
+def test_a_hole_that_closes_by_itself_is_not_asked_for() -> None:
+    """Reordering alone: each hole closes before it has lasted, though there is always one."""
+    site = receiver(1)
+    for number in range(1, 99, 2):
+        at = SOON + number * T_R // 64
+        for late, each in enumerate((number + 1, number)):
+            site.receive(block(each), at + late)
+            site.wake(at + late)
+    assert site.counts["holes_asked"] == 0
 
 
 def test_a_duplicate_is_answered_once_in_a_retry_period_and_only_when_it_is_genuine() -> None:

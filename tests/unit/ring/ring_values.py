@@ -14,7 +14,6 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.sender.window import WINDOW_MAX
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.world import EPOCH, World
 from fairtape.wire.blocks import pack_messages
@@ -70,7 +69,7 @@ def source(
     timing: Timing = TIMING,
     resilience: int = 0,
     datagram_max: int = 1_400,
-    window_max: int = WINDOW_MAX,
+    window_max: int | None = None,
     bytes_per_s_max: int | None = None,
 ) -> Source:
     return Source(
@@ -115,20 +114,35 @@ def ack(
     part: int = 0,
     parts: int = 1,
     stripe: int = 0,
-    behind: bool = False,
+    release_lag_us: int = 0,
+    backlog_us: int = 0,
 ) -> Ack:
     """Ack(token) as its token site would send it, on time and with marks."""
     ranges = tuple(ranges)
     marks, position = [], sequence
     for one in ranges:
         marker = Marker(KEYS.sources[one.source], stripe=stripe)
-        marks.append(marker.mark(layout.number, token, position, one, behind=behind))
+        marks.append(
+            marker.mark(layout.number, token, position, one, release_lag_us=release_lag_us, backlog_us=backlog_us)
+        )
         position += one.count
     sent_at = layout.scheduled_at(token)
     sender = layout.holder(token)
     return Ack(
-        stripe, layout.number, sender, token, sequence, sent_at, 0, part, parts, ranges, tuple(marks), behind
-    )  # fmt: skip
+        stripe=stripe,
+        formation=layout.number,
+        sender=sender,
+        token=token,
+        sequence=sequence,
+        sent_at=sent_at,
+        clock_bound=0,
+        part=part,
+        parts=parts,
+        ranges=ranges,
+        marks=tuple(marks),
+        release_lag_us=release_lag_us,
+        backlog_us=backlog_us,
+    )
 
 
 class Signer:

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from fairtape.core.instants import NEVER
 from fairtape.ring.sender import retention
 from fairtape.ring.sender.transmission import BACKOFF_MAX
-from fairtape.ring.sender.window import WINDOW_MAX, SendWindow
 from unit.ring.ring_values import named
-from unit.ring.sending_values import DELAY, FORMATION, NOW, acknowledge, kept_and_in_flight, sender
+from unit.ring.sending_values import DELAY, FORMATION, NOW, WINDOW, acknowledge, kept_and_in_flight, open_window, sender
 
 
 def test_without_resilience_an_acknowledged_block_is_settled() -> None:
@@ -58,15 +57,15 @@ def test_a_block_in_flight_stays_in_flight_though_reported_as_settled() -> None:
 
 
 def test_a_hole_among_the_kept_is_filled_and_closes_no_window() -> None:
-    window = SendWindow(size=WINDOW_MAX)
+    window = open_window()
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
     sent = sending.next_blocks(NOW)
     acknowledge(sending, 2)
     assert sending.missing(named(1, 2), NOW) == sent[:2]
-    assert window.size == WINDOW_MAX
+    assert window.size == WINDOW
     assert sending.missing(named(1, 3), NOW + 1) == sent[2:]
-    assert window.size == WINDOW_MAX // 2
+    assert window.size == WINDOW // 2
 
 
 def test_with_nothing_in_flight_the_last_kept_block_is_a_probe_with_backoff() -> None:
@@ -132,7 +131,7 @@ def test_a_datagram_of_an_earlier_formation_is_outdated() -> None:
 
 
 def test_blocks_in_flight_again_count_against_the_window() -> None:
-    window = SendWindow(size=WINDOW_MAX)
+    window = open_window()
     sending = sender(resilience=1, window=window)
     sending.offer([bytes(1_300)] * 3)
     sent = sending.next_blocks(NOW)

@@ -1,6 +1,5 @@
 """Transmission: blocks are packed and sealed once, retransmitted byte for byte, and limited everywhere."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairtape.core.instants import NEVER, SECOND
+from fairtape.ring.load import LAG_TARGET, NO_LOAD, SiteLoad
 from fairtape.ring.sender import transmission
 from fairtape.ring.sender.transmission import BACKOFF_MAX, BURST_BLOCKS_MAX, QUEUE_MAX, RESEND_MAX, MessageTooLong
-from fairtape.ring.sender.window import PACKET_MIN, WINDOW_MAX, SendPace, SendWindow, packet_size
+from fairtape.ring.sender.window import PACKET_MIN, SendPace, packet_size
 from fairtape.wire.blocks import MESSAGE_MAX, Assembler, unpack_messages
 from fairtape.wire.frames import Flag, decode_block
 from fairtape.wire.seals import SEAL_OVERHEAD, Seal
-from unit.ring.ring_values import KEYS, SOURCE, named
-from unit.ring.sending_values import DELAY, NOW, ROUND_TRIP, acknowledge, sender
+from unit.ring.ring_values import KEYS, SOURCE, TIMING, named
+from unit.ring.sending_values import DELAY, NOW, ROUND_TRIP, WINDOW, acknowledge, open_window, sender
 
 
 def opened(datagrams: list[bytes]) -> list[bytes]:
@@ -94,7 +94,7 @@ def test_what_cannot_be_sent_at_all_is_refused() -> None:
 
 
 def test_a_full_queue_takes_what_fits_and_no_more() -> None:
-    sending = sender(window=SendWindow(minimum=1_000, maximum=1_000, size=1_000))
+    sending = sender(window=open_window(1_000, maximum=1_000))
     message = bytes(MESSAGE_MAX)
     assert sending.offer([message] * 20) == QUEUE_MAX // MESSAGE_MAX
     assert sending.queued == QUEUE_MAX
@@ -103,7 +103,7 @@ def test_a_full_queue_takes_what_fits_and_no_more() -> None:
 
 
 def test_the_window_limits_the_bytes_in_flight() -> None:
-    sending = sender(window=SendWindow(minimum=4_000, maximum=4_000, size=4_000))
+    sending = sender(window=open_window(4_000, maximum=4_000))
     sending.offer([bytes(100)] * 200)
     first = sending.next_blocks(NOW)
     assert sum(map(len, first)) <= 4_000
@@ -113,7 +113,7 @@ def test_the_window_limits_the_bytes_in_flight() -> None:
 
 
 def test_a_message_larger_than_the_window_goes_alone() -> None:
-    sending = sender(window=SendWindow(minimum=600, maximum=600, size=600))
+    sending = sender(window=open_window(600, maximum=600))
     sending.offer([bytes(1_000), bytes(1_000)])
     assert len(sending.next_blocks(NOW)) == 1
     assert sending.next_blocks(NOW) == []
@@ -129,10 +129,10 @@ def test_there_is_a_limit_to_blocks_in_flight(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_pace_holds_blocks_back_and_says_until_when() -> None:
-    sending = sender(pace=SendPace(bytes_per_s=10_000, burst=1_500))
-    sending.offer([bytes(1_300)] * 3)
-    left = len(sending.next_blocks(NOW))
-    assert 1 <= left < 3
+    sending = sender(pace=SendPace(10_000_000))
+    sending.offer([bytes(1_300)] * 200)
+    left = len(sending.next_blocks(NOW)) + len(sending.next_blocks(NOW))
+    assert BURST_BLOCKS_MAX < left < 200
     assert NOW < sending.deadline() < NOW + SECOND
     assert len(sending.next_blocks(sending.deadline())) == 1
 
@@ -191,14 +191,14 @@ def test_an_acknowledgment_that_cuts_a_block_ends_no_flight_and_breaks_nothing()
     assert sending.idle
 
 
-def test_a_late_token_closes_the_window() -> None:
-    for behind in (False, True):
-        window = SendWindow(size=WINDOW_MAX // 2)
+def test_a_loaded_site_closes_the_window() -> None:
+    for load in (NO_LOAD, SiteLoad(release_lag=2 * LAG_TARGET), SiteLoad(backlog=TIMING.token_period)):
+        window = open_window(WINDOW // 2)
         sending = sender(window=window)
         sending.offer([b"one"])
         sending.next_blocks(NOW)
-        acknowledge(sending, 1, behind=behind)
-        assert (window.size < WINDOW_MAX // 2) == behind
+        acknowledge(sending, 1, load=load)
+        assert (window.size < WINDOW // 2) == (load is not NO_LOAD)
 
 
 def test_a_long_queue_is_sent_in_bursts_with_acknowledgments_received_between() -> None:
@@ -211,35 +211,35 @@ def test_a_long_queue_is_sent_in_bursts_with_acknowledgments_received_between() 
 
 
 def test_a_hole_is_filled_with_the_same_bytes_and_closes_the_window() -> None:
-    window = SendWindow(size=WINDOW_MAX)
+    window = open_window()
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.next_blocks(NOW)
     assert sending.missing(named(2, 2), NOW) == sent[1:3]
-    assert window.size == WINDOW_MAX // 2
+    assert window.size == WINDOW // 2
     assert sending.missing(named(9), NOW + ROUND_TRIP) == []
-    assert window.size == WINDOW_MAX // 2
+    assert window.size == WINDOW // 2
 
 
 def test_a_hole_that_several_sites_name_is_answered_once_in_a_round_trip() -> None:
     """The retransmission is multicast; reports sent before it arrived need nothing more."""
-    window = SendWindow(size=WINDOW_MAX)
+    window = open_window()
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.next_blocks(NOW)
     answers = [sending.missing(named(2), NOW + late) for late in (0, 1, ROUND_TRIP - 1, ROUND_TRIP)]
     assert answers == [[sent[1]], [], [], [sent[1]]]
-    assert window.size == WINDOW_MAX // 4
+    assert window.size == WINDOW // 4
 
 
 def test_two_holes_in_one_round_trip_are_both_filled_and_close_the_window_once() -> None:
-    window = SendWindow(size=WINDOW_MAX)
+    window = open_window()
     sending = sender(window=window)
     sending.offer([bytes(1_300)] * 4)
     sent = sending.next_blocks(NOW)
     assert sending.missing(named(1), NOW) == sent[:1]
     assert sending.missing(named(1, 3), NOW + 1) == sent[1:3]
-    assert window.size == WINDOW_MAX // 2
+    assert window.size == WINDOW // 2
 
 
 def test_a_hole_that_a_timeout_has_just_filled_is_not_filled_again() -> None:
@@ -261,13 +261,12 @@ def test_a_huge_hole_is_answered_with_a_limited_number_of_blocks() -> None:
 @settings(max_examples=100)
 @given(
     queued=st.integers(1_400, 1 << 20),
-    size=st.integers(2_800, WINDOW_MAX),
+    size=st.integers(2_800, WINDOW),
     datagram_max=st.sampled_from([256, 512, 1_400]),
 )
 def test_the_fast_path_of_the_body_size_equals_the_rule(queued: int, size: int, datagram_max: int) -> None:
     """With a full queue and an open window, Figure 1 gives the largest packet."""
-    window = SendWindow(size=size, minimum=size)
-    sending = sender(datagram_max=datagram_max, window=replace(window))
+    sending = sender(datagram_max=datagram_max, window=open_window(size, packet_max=datagram_max))
     expected = packet_size(
         offered=queued + SEAL_OVERHEAD, window=size, available=size, packet_min=PACKET_MIN, packet_max=datagram_max
     )

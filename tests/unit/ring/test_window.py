@@ -3,58 +3,122 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairtape.core.instants import SECOND
-from fairtape.ring.sender.window import GROWTH_DIVISOR, WINDOW_MAX, WINDOW_MIN, SendPace, SendWindow, packet_size
+from fairtape.core.instants import MILLISECOND, SECOND
+from fairtape.ring.load import BACKLOG_TARGET, LAG_TARGET, NO_LOAD, SiteLoad
+from fairtape.ring.sender.window import (
+    BURST_MAX,
+    GROWTH_DIVISOR,
+    GROWTH_PERIOD,
+    LOADED_WINDOW_MIN,
+    RATE_MAX,
+    WINDOW_MAX,
+    WINDOW_MIN,
+    Limit,
+    SendPace,
+    SendWindow,
+    packet_size,
+    window_max_of,
+)
 
 PACKET = 1_400
+PERIOD = 5 * MILLISECOND
+NOW = 1_000 * SECOND
+LATE = SiteLoad(release_lag=2 * LAG_TARGET)
+
+
+def window_of(size: int, *, threshold: int | None = None, maximum: int | None = None) -> SendWindow:
+    window = SendWindow(token_period=PERIOD, packet_max=PACKET, maximum=maximum)
+    window.size = size
+    window.threshold = window.threshold if threshold is None else threshold
+    return window
+
+
+def acknowledge(window: SendWindow, size: int, load: SiteLoad = NO_LOAD, now: int = NOW) -> None:
+    """Everything was sent, more waits, and so much is acknowledged."""
+    window.sent(size)
+    window.held_back()
+    window.acknowledged(size, load, now)
 
 
 def test_what_is_sent_is_not_available_until_it_is_acknowledged() -> None:
-    window = SendWindow(minimum=1_000, maximum=1_000, size=1_000)
+    window = window_of(4_000, maximum=4_000)
     window.sent(600)
-    assert window.available == 400
-    window.acknowledged(600, PACKET, behind=False)
-    assert window.available == 1_000
+    assert window.available == 3_400
+    window.acknowledged(600, NO_LOAD, NOW)
+    assert window.available == 4_000
 
 
 def test_nothing_is_available_when_the_window_has_closed_below_the_flight() -> None:
-    window = SendWindow(minimum=100, size=1_000)
-    window.sent(1_000)
+    window = window_of(8 * WINDOW_MIN)
+    window.sent(8 * WINDOW_MIN)
     window.timed_out()
     assert window.available == 0
 
 
 def test_below_the_threshold_the_window_doubles_each_round() -> None:
-    window = SendWindow(size=WINDOW_MIN)
-    window.sent(WINDOW_MIN)
-    window.acknowledged(WINDOW_MIN, PACKET, behind=False)
+    window = window_of(WINDOW_MIN)
+    acknowledge(window, WINDOW_MIN)
     assert window.size == 2 * WINDOW_MIN
 
 
-def test_above_the_threshold_the_window_grows_slowly() -> None:
-    window = SendWindow(size=WINDOW_MIN, threshold=WINDOW_MIN)
+def test_above_the_threshold_the_window_grows_by_a_constant_and_by_a_part_of_itself() -> None:
+    window = window_of(WINDOW_MIN, threshold=WINDOW_MIN)
+    acknowledge(window, WINDOW_MIN)
+    before = window.size
+    acknowledge(window, WINDOW_MIN, now=NOW + PERIOD)
+    constant = window.maximum * PERIOD / GROWTH_PERIOD
+    assert abs(window.size - before - constant - before / GROWTH_DIVISOR) <= 1
+
+
+def test_a_window_that_held_nothing_back_does_not_grow() -> None:
+    window = window_of(WINDOW_MIN)
     window.sent(WINDOW_MIN)
-    window.acknowledged(WINDOW_MIN, PACKET, behind=False)
-    assert window.size == WINDOW_MIN + WINDOW_MIN // GROWTH_DIVISOR
+    window.acknowledged(WINDOW_MIN, NO_LOAD, NOW)
+    assert window.size == WINDOW_MIN
 
 
-def test_a_small_window_grows_by_a_packet_at_least() -> None:
-    window = SendWindow(minimum=PACKET, size=4 * PACKET, threshold=PACKET)
-    window.sent(4 * PACKET)
-    window.acknowledged(4 * PACKET, PACKET, behind=False)
-    assert window.size == 5 * PACKET
+def test_the_window_closes_in_proportion_to_the_load() -> None:
+    """At x times the target by half of 1 - 1/x: at twice the target by a quarter, far above it by a half."""
+    for load, left in (
+        (LATE, 0.75),
+        (SiteLoad(backlog=int(2 * BACKLOG_TARGET * PERIOD)), 0.75),
+        (SiteLoad(release_lag=1_000 * LAG_TARGET), 0.5),
+        (SiteLoad(release_lag=LAG_TARGET, backlog=int(BACKLOG_TARGET * PERIOD)), 1.0),
+    ):
+        window = window_of(8 * WINDOW_MIN, threshold=8 * WINDOW_MIN)
+        window.sent(PACKET)
+        window.acknowledged(PACKET, load, NOW)
+        assert abs(window.size - left * 8 * WINDOW_MIN) <= WINDOW_MIN / 100
+        assert window.flight == 0
 
 
-def test_a_late_token_closes_the_window_by_a_quarter() -> None:
-    window = SendWindow(size=8 * WINDOW_MIN)
-    window.sent(PACKET)
-    window.acknowledged(PACKET, PACKET, behind=True)
-    assert window.size == window.threshold == 6 * WINDOW_MIN
-    assert window.flight == 0
+def test_load_closes_the_window_once_until_the_sites_can_have_noticed() -> None:
+    window = window_of(8 * WINDOW_MIN)
+    for late, size in ((0, 6), (PERIOD, 6), (2 * PERIOD, 4.5)):
+        acknowledge(window, PACKET, LATE, NOW + late)
+        assert window.size == size * WINDOW_MIN
+    assert window.limit is Limit.RELEASE_LAG
+
+
+def test_two_sources_with_the_same_reports_converge() -> None:
+    """They grow by the same amount and shrink by the same fraction."""
+    one, two = window_of(WINDOW_MIN, threshold=0), window_of(8 * WINDOW_MIN, threshold=0)
+    for step in range(20_000):
+        total = one.size + two.size
+        load = LATE if total > 12 * WINDOW_MIN else NO_LOAD
+        for window in (one, two):
+            acknowledge(window, PACKET, load, NOW + step * PERIOD)
+    assert 0.8 < one.size / two.size <= 1.0
+
+
+def test_below_two_packets_the_rate_alone_keeps_the_window() -> None:
+    window = window_of(LOADED_WINDOW_MIN)
+    assert window.available == 2 * PACKET
+    assert window.bytes_per_s == LOADED_WINDOW_MIN * SECOND * 5 // (4 * PERIOD)
 
 
 def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
-    window = SendWindow(size=8 * WINDOW_MIN)
+    window = window_of(8 * WINDOW_MIN)
     window.hole_reported()
     assert (window.size, window.threshold) == (4 * WINDOW_MIN, 4 * WINDOW_MIN)
     for _ in range(10):
@@ -63,41 +127,51 @@ def test_a_hole_halves_the_window_but_not_below_the_minimum() -> None:
 
 
 def test_a_timeout_restarts_at_the_minimum_with_half_as_threshold() -> None:
-    window = SendWindow(size=8 * WINDOW_MIN)
+    window = window_of(8 * WINDOW_MIN)
     window.timed_out()
     assert (window.size, window.threshold) == (WINDOW_MIN, 4 * WINDOW_MIN)
 
 
-@given(st.lists(st.sampled_from(["sent", "acknowledged", "behind", "lost_one", "lost_touch"]), max_size=60))
+def test_losses_do_not_open_a_window_that_load_has_closed() -> None:
+    for lose in (SendWindow.hole_reported, SendWindow.timed_out):
+        window = window_of(WINDOW_MIN // 4, threshold=WINDOW_MIN // 4)
+        lose(window)
+        assert (window.size, window.threshold) == (WINDOW_MIN // 4, WINDOW_MIN // 4)
+
+
+def test_the_largest_window_follows_the_token_period() -> None:
+    assert window_max_of(PERIOD) == RATE_MAX * PERIOD // SECOND
+    assert window_max_of(SECOND) == WINDOW_MAX
+    assert window_max_of(1) == WINDOW_MIN
+
+
+@given(st.lists(st.sampled_from(["sent", "acknowledged", "loaded", "lost_one", "lost_touch"]), max_size=60))
 def test_the_window_stays_between_its_limits(events: list[str]) -> None:
-    window = SendWindow()
-    flight = 0
+    window = window_of(WINDOW_MIN)
+    flight, now = 0, NOW
     for event in events:
+        now += PERIOD
         match event:
             case "sent":
                 window.sent(PACKET)
+                window.held_back()
                 flight += PACKET
-            case "acknowledged" | "behind" if flight:
-                window.acknowledged(PACKET, PACKET, behind=event == "behind")
+            case "acknowledged" | "loaded" if flight:
+                window.acknowledged(PACKET, LATE if event == "loaded" else NO_LOAD, now)
                 flight -= PACKET
             case "lost_one":
                 window.hole_reported()
             case "lost_touch":
                 window.timed_out()
-        assert WINDOW_MIN <= window.size <= WINDOW_MAX
-        assert window.available == max(window.size - flight, 0)
-
-
-def test_without_a_rate_packets_follow_at_once() -> None:
-    pace = SendPace()
-    pace.sent(10**9, 5)
-    assert pace.next_at == 0
+        assert LOADED_WINDOW_MIN <= window.size <= window.maximum
+        assert window.available == max(max(window.size, 2 * PACKET) - flight, 0)
 
 
 def test_a_rate_lets_a_burst_pass_and_then_holds_back() -> None:
     """1,000 bytes a second with a burst of 2,000: after an idle time, packets leave until the credit is spent."""
-    pace = SendPace(bytes_per_s=1_000, burst=2_000)
+    pace = SendPace()
     now, sent = 100 * SECOND, 0
+    pace.set_rate(1_000, 2_000, now)
     while pace.next_at <= now:
         pace.sent(500, now)
         sent += 500
@@ -106,13 +180,21 @@ def test_a_rate_lets_a_burst_pass_and_then_holds_back() -> None:
 
 
 def test_over_time_the_rate_is_kept() -> None:
-    pace = SendPace(bytes_per_s=1_000, burst=1_000)
+    pace = SendPace(1_000)
     now, sent = 100 * SECOND, 0
     while now < 200 * SECOND:
+        pace.set_rate(10**9, 1_000, now)
         pace.sent(100, now)
         sent += 100
         now = max(now, pace.next_at)
     assert 100_000 <= sent <= 100_000 + 1_000 + 100
+
+
+def test_a_clock_that_is_set_back_holds_nothing_back_for_longer_than_a_burst() -> None:
+    pace = SendPace()
+    pace.sent(PACKET, 200 * SECOND)
+    pace.set_rate(10**6, BURST_MAX, 100 * SECOND)
+    assert pace.next_at <= 100 * SECOND + BURST_MAX * SECOND // 10**6
 
 
 def test_a_packet_is_never_larger_than_the_available_window() -> None:

@@ -180,7 +180,7 @@ def test_an_unknown_kind_is_refused(kind: int) -> None:
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flag_that_its_kind_does_not_know_is_refused(kind: Kind, bit: int) -> None:
     datagram = with_byte(with_byte(datagram_of(ACK), 2, kind), 3, 1 << bit)
-    if (kind, 1 << bit) in ((Kind.BLOCK, Flag.FRAGMENT), (Kind.ACK, Flag.BEHIND)):
+    if (kind, 1 << bit) in ((Kind.BLOCK, Flag.FRAGMENT), (Kind.ACK, Flag.RELAYED)):
         assert kind_of(datagram) is kind
     else:
         with pytest.raises(Malformed, match="unknown flag"):

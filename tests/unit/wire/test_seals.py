@@ -162,11 +162,11 @@ def test_proving_one_text_leaves_no_trace_in_the_next_proof() -> None:
 def test_a_mark_depends_on_every_field_that_it_covers() -> None:
     marker = Marker(KEY, stripe=0)
     ranges = [NAMED, *(NAMED._replace(**{name: 99}) for name in ("source", "incarnation", "first", "count"))]
-    marks = [marker.mark(1, 2, 3, named, behind=False) for named in ranges]
-    marks += [marker.mark(*place, NAMED, behind=False) for place in ((9, 2, 3), (1, 9, 3), (1, 2, 9))]
-    marks += [marker.mark(1, 2, 3, NAMED, behind=True)]
+    marks = [marker.mark(1, 2, 3, named) for named in ranges]
+    marks += [marker.mark(*place, NAMED) for place in ((9, 2, 3), (1, 9, 3), (1, 2, 9))]
+    marks += [marker.mark(1, 2, 3, NAMED, release_lag_us=1), marker.mark(1, 2, 3, NAMED, backlog_us=1)]
     for other in (Marker(OTHER_KEY, stripe=0), Marker(KEY, stripe=1)):
-        marks += [other.mark(1, 2, 3, NAMED, behind=False)]
+        marks += [other.mark(1, 2, 3, NAMED)]
     assert len(set(marks)) == len(marks)
     assert {len(mark) for mark in marks} == {MARK_SIZE}
 
@@ -174,7 +174,7 @@ def test_a_mark_depends_on_every_field_that_it_covers() -> None:
 @given(wire.formations, wire.numbers, wire.numbers, wire.ranges(), wire.keys)
 def test_a_mark_is_the_same_each_time(formation: int, token: int, sequence: int, named: Range, key: bytes) -> None:
     marker = Marker(key, stripe=0)
-    first, again = (marker.mark(formation, token, sequence, named, behind=True) for _ in range(2))
+    first, again = (marker.mark(formation, token, sequence, named, release_lag_us=7, backlog_us=8) for _ in range(2))
     assert first == again
 
 

@@ -6,6 +6,7 @@ from fairtape.wire.frames import (
     ACK_PARTS_MAX,
     COUNT_MAX,
     FORMATION_MAX,
+    LOAD_MAX,
     NODE_MAX,
     NUMBER_MAX,
     RANGE_COUNT_MAX,
@@ -69,7 +70,9 @@ def acks(draw: st.DrawFn) -> Ack:
         parts=parts,
         ranges=named,
         marks=tuple(draw(marks) for _ in named),
-        behind=draw(st.booleans()),
+        release_lag_us=draw(st.integers(0, LOAD_MAX)),
+        backlog_us=draw(st.integers(0, LOAD_MAX)),
+        relayed=draw(st.booleans()),
     )
 
 

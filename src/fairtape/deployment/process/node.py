@@ -95,6 +95,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             born_at=clock.now(),
             recovered=past,
             clock_bound=clock.bound,
+            backlog=lambda: runtime.backlog(),
             tracer=traces.tracer,
         )
         log = ReleaseLog()

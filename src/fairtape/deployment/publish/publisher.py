@@ -1,7 +1,7 @@
 """Publishing trades into a ring as one of its sources: as fast as possible, at a rate, or at the recorded speed."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -14,6 +14,7 @@ from fairtape.market.trades import TRADE_SIZE, Trades, blank_trades
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.nodes.source import Source
+from fairtape.ring.sender.window import Limit
 
 QUEUED_MAX: Final = 1 << 20  # bytes in the source; the rest stays in the file
 CHUNK_MAX: Final = 8_192  # trades in one submission
@@ -108,6 +109,7 @@ class Published:
     resent: int  # blocks
     period: Duration
     ending: Ending
+    held_back_by: Mapping[Limit, float] = field(default_factory=dict)  # shares of the time, the largest first
 
     @property
     def per_second(self) -> float:
@@ -148,4 +150,11 @@ def publish(
         driver.run(ended)
     finally:
         driver.close()
-    return Published(feed.published, source.acked_through, source.counts["resent"], heard_at - began_at, ending)
+    return Published(
+        feed.published,
+        source.acked_through,
+        source.counts["resent"],
+        heard_at - began_at,
+        ending,
+        source.held_back_by,
+    )

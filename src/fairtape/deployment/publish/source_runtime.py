@@ -10,7 +10,6 @@ from fairtape.net.fault_injection import seeded_injector
 from fairtape.net.node_runtime import NodeRuntime, Producer
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Transport
 from fairtape.nodes.source import Source
-from fairtape.ring.sender.window import WINDOW_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
 
@@ -27,7 +26,7 @@ class SourceConfig:
     groups: Groups | None  # None: a mesh of unicasts
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
-    window_max: int = WINDOW_MAX
+    window_max: int | None = None  # None: as the token period asks for
     link_faults: Mapping[NodeId, LinkFaults] = field(default_factory=dict)  # to inject, by sender
     fault_seed: int = 0
 

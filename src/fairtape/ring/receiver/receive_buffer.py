@@ -43,6 +43,8 @@ class Stream:
         "beyond",
         "blocks",
         "ended",
+        "hole_at",
+        "hole_since",
         "incarnation",
         "named",
         "next",
@@ -63,6 +65,8 @@ class Stream:
         self.beyond: dict[int, Held] = {}  # above a hole
         self.waiting = 0  # blocks held and not acknowledged
         self.ended = False  # a later incarnation is in the order
+        self.hole_at = 0  # the first number of a hole that was noted
+        self.hole_since: Instant = 0  # when it was noted
         self.asked_at: Instant = 0  # when a hole was last requested from the source
         self.progress_sent_at: Instant = 0  # when the source was last sent its progress
 

@@ -29,6 +29,7 @@ class ReleaseQueue:
         self._renewed_at: Instant = 0  # when an expired lease was renewed
         self.unverified = False  # the order here may differ from that of the others: release nothing
         self._clock_excess: Duration = 0  # by how much the clock's error bound exceeds what a lease allows for
+        self._lag: Duration = 0  # how long after its instant the last release was made that was ready in time
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
@@ -98,6 +99,14 @@ class ReleaseQueue:
                 return commit_at if commit_at < self._lease_until else NEVER
         return NEVER
 
+    @property
+    def lag(self) -> Duration:
+        """How long after its instant the last release was made; 0 if it was not ready in time, or was empty.
+
+        It shows how late this site acts, because of its load. A release that waited for another site does not.
+        """
+        return self._lag
+
     def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
         """What commits now. Tokens without messages are skipped."""
         delivered: list[Deliver] = []
@@ -107,8 +116,10 @@ class ReleaseQueue:
         while self._ready and self._ready[0][1] <= now < self._lease_until:
             ordered, commit_at, late = self._ready.popleft()
             self.released_through = ordered.token
+            late = late or self._renewed_at > commit_at
+            self._lag = now - commit_at if ordered.count and not late else 0
             if ordered.count:
-                late = late or self._renewed_at > commit_at or now - commit_at > LATE_AFTER
+                late = late or now - commit_at > LATE_AFTER
                 release = Release(
                     token=ordered.token,
                     sequence=ordered.sequence,

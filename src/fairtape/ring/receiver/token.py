@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.load import SiteLoad
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
@@ -138,22 +139,38 @@ def write_acks(
     buffer: ReceiveBuffer,
     datagram_max: int,
     clock_bound: Duration,
+    load: tuple[SiteLoad, bool],
     now: Instant,
 ) -> list[Ack]:
     """The parts of Ack(token), each range marked for its source; one empty part if there is nothing to acknowledge."""
     ranges_per_part = ack_ranges_max(datagram_max)
     parts = [tuple(ranges[start : start + ranges_per_part]) for start in range(0, len(ranges), ranges_per_part)] or [()]
     number = formation.number
-    behind = formation.timed and now - formation.scheduled_at(token) > formation.timing.retry_period
+    (reported, relayed) = load
+    lag_us, backlog_us = reported.release_lag_us, reported.backlog_us
     acks = []
     for position, named in enumerate(parts):
         first, marks = sequence, []
         for one in named:
-            marks.append(buffer.marker(one.source).mark(number, token, sequence, one, behind=behind))
+            marker = buffer.marker(one.source)
+            marks.append(marker.mark(number, token, sequence, one, release_lag_us=lag_us, backlog_us=backlog_us))
             sequence += one.count
         acks.append(
             Ack(
-                stripe, number, me, token, first, now, clock_bound, position, len(parts), named, tuple(marks), behind
+                stripe=stripe,
+                formation=number,
+                sender=me,
+                token=token,
+                sequence=first,
+                sent_at=now,
+                clock_bound=clock_bound,
+                part=position,
+                parts=len(parts),
+                ranges=named,
+                marks=tuple(marks),
+                release_lag_us=lag_us,
+                backlog_us=backlog_us,
+                relayed=relayed,
             )
-        )  # fmt: skip
+        )
     return acks

@@ -11,8 +11,9 @@ from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.ring.load import NO_LOAD, SiteLoad
 from fairtape.ring.sender.retention import Block, RetentionBuffer
-from fairtape.ring.sender.window import PACKET_MIN, SendPace, SendWindow, packet_size
+from fairtape.ring.sender.window import BURST_MAX, PACKET_MIN, Limit, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
     fitting_count,
@@ -28,7 +29,7 @@ from fairtape.wire.frames import Flag, NodeId, Range, encode_block_header
 from fairtape.wire.seals import SEAL_OVERHEAD, Keys
 
 QUEUE_MAX: Final = 16 << 20  # bytes that wait to be packed
-FLIGHT_BLOCKS_MAX: Final = 8_192
+FLIGHT_BLOCKS_MAX: Final = 12_288  # a window of full datagrams
 BURST_BLOCKS_MAX: Final = 92  # blocks sent in one step: two full UDP_SEGMENT trains; then receive acknowledgments
 RESEND_MAX: Final = 64  # blocks that one timeout retransmits
 BACKOFF_MAX: Final = 8  # times the initial delay
@@ -175,6 +176,12 @@ class Transmission:
         return len(self._kept)
 
     @property
+    def held_back_by(self) -> dict[Limit, float]:
+        """Why the window held something back, as shares of all acknowledgments, the most frequent reason first."""
+        window = self._window
+        return {limit: count / window.rounds for limit, count in window.held_back_by.most_common()}
+
+    @property
     def settled_through(self) -> int:
         """The highest number up to which everything is settled."""
         for block in chain(self._kept, self._flight):
@@ -216,14 +223,21 @@ class Transmission:
         """The new datagrams that may be sent now."""
         datagrams: list[bytes] = []
         self._held_back_until = NEVER
-        if self._kept.full:
+        if self._kept.full or not self._queue:
             return datagrams
+        window, pace = self._window, self._pace
+        pace.set_rate(window.bytes_per_s, max(min(window.size, BURST_MAX), self._datagram_max), now)
         while self._queue and len(self._flight) < FLIGHT_BLOCKS_MAX:
             size_max = self._body_size(self._queue[0])
             if size_max is None:
+                window.held_back()
                 break
-            if self._pace.next_at > now or len(datagrams) == BURST_BLOCKS_MAX:
-                self._held_back_until = self._pace.next_at
+            if pace.next_at > now:
+                window.held_back()
+                self._held_back_until = pace.next_at
+                break
+            if len(datagrams) == BURST_BLOCKS_MAX:
+                self._held_back_until = now
                 break
             datagrams.append(self._send(self._next_body(size_max), now))
         return datagrams
@@ -231,11 +245,11 @@ class Transmission:
     def _body_size(self, batch: OutgoingBatch) -> int | None:
         """The body size that Figure 1 allows. A first message that is larger is sent alone."""
         window = self._window
-        if self.queued >= self._datagram_max and window.size - window.flight >= 2 * self._datagram_max:
+        if self.queued >= self._datagram_max and window.available >= 2 * self._datagram_max:
             return self._body_max  # the common case of the rule: full queue, open window
         size = packet_size(
             offered=batch.whole_size() + SEAL_OVERHEAD,
-            window=window.size,
+            window=window.flight_max,
             available=window.available,
             packet_min=PACKET_MIN,
             packet_max=self._datagram_max,
@@ -267,8 +281,7 @@ class Transmission:
         self.next_number = first + count
         self._flight.append(Block(first, first + count, datagram, now + self._resend_delay, self._resend_delay))
         self._window.sent(len(datagram))
-        if self._pace.bytes_per_s is not None:
-            self._pace.sent(len(datagram), now)
+        self._pace.sent(len(datagram), now)
         return datagram
 
     def enter(self, formation: int, now: Instant) -> bool:
@@ -290,8 +303,8 @@ class Transmission:
             self.acked_through = blocks[0].first - 1
         return True
 
-    def acknowledged(self, through: int, token: int, now: Instant, *, behind: bool) -> None:
-        """Everything up to `through` is in the order, by Ack(token) at the latest; `behind`: behind schedule."""
+    def acknowledged(self, through: int, token: int, now: Instant, *, load: SiteLoad = NO_LOAD) -> None:
+        """Everything up to `through` is in the order, by Ack(token) at the latest; with the load that it reports."""
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
@@ -305,7 +318,7 @@ class Transmission:
         if not acked:  # a correct site acknowledges whole blocks
             return
         self._kept.keep(acked, size, token)
-        self._window.acknowledged(size, self._datagram_max, behind=behind)
+        self._window.acknowledged(size, load, now)
         if not flight:
             self._probe_delay = self._resend_delay
             self._probe_at = now + self._probe_delay

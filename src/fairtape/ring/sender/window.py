@@ -1,14 +1,36 @@
-"""Flow control of a source: bytes in flight, packet size, and send rate."""
+"""Flow control of a source: bytes in flight, packet size, and send rate. RMP §7; decision 48, Flow control by load.
 
-from dataclasses import dataclass
+The window is what a source may have in flight, and what it may send in one token period. Losses close it, as in RMP.
+So does the load that token sites report in their acknowledgments: by how much their releases lag behind their instants,
+and how many bytes wait there to be read. A receiver that cannot keep up loses nothing at first. It only gets later, and
+what it releases late is lost for fairness even if no byte of it is.
+
+The law is that of a delay-based congestion control (additive increase, proportional decrease). With
+
+    x = max(release lag / 1 ms, backlog / (0.3 token periods)), of the most loaded site,
+
+the window grows by a constant while x <= 1, and shrinks by (1 - 1/x) / 2 of itself while x > 1, at most once until the
+sites can have noticed. Sources that share a site get the same reports, grow by the same amount and shrink by the same
+fraction, so their windows converge.
+"""
+
+from collections import Counter
+from enum import Enum
 from typing import Final
 
-from fairtape.core.instants import SECOND, Instant
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.ring.load import LAG_TARGET, SiteLoad
 
 PACKET_MIN: Final = 256
-GROWTH_DIVISOR: Final = 16  # above its threshold the window grows by 1/16 of what is acknowledged
-WINDOW_MIN: Final = 64 << 10
-WINDOW_MAX: Final = 2 << 20  # fits the receive buffers that Linux allows by default
+WINDOW_MIN: Final = 64 << 10  # losses close the window no further: 1 % of them must not starve a long path
+WINDOW_MAX: Final = 16 << 20
+LOADED_WINDOW_MIN: Final = 128  # load closes it further: thousands of sources may share a site
+RATE_MAX: Final = 512 << 20  # bytes per second that the window of one source never prevents, up to WINDOW_MAX
+
+GROWTH_PERIOD: Final = 8 * SECOND  # in which a window would grow from nothing to its maximum by constant steps
+GROWTH_DIVISOR: Final = 64  # a window also grows by this part of itself in each token period
+GROWTH_STEPS_MAX: Final = 4  # token periods for which it grows at one acknowledgment
+BURST_MAX: Final = 128 << 10  # bytes that leave at once: two UDP_SEGMENT trains of full datagrams
 
 
 def packet_size(*, offered: int, window: int, available: int, packet_min: int, packet_max: int) -> int | None:
@@ -21,59 +43,127 @@ def packet_size(*, offered: int, window: int, available: int, packet_min: int, p
     return min(size, packet_max)  # limits the cost of a lost packet
 
 
-@dataclass(slots=True)
+def window_max_of(token_period: Duration) -> int:
+    """The largest useful window: a source sends one window in a token period."""
+    return min(max(RATE_MAX * token_period // SECOND, WINDOW_MIN), WINDOW_MAX)
+
+
+class Limit(Enum):
+    """Why a window is no larger."""
+
+    START = "it is still growing, or at its maximum"
+    RELEASE_LAG = "releases of a site lag behind their instants"
+    BACKLOG = "a site does not keep up with reading"
+    LOSS = "blocks are lost"
+    SILENCE = "acknowledgments do not arrive"
+
+
 class SendWindow:
-    """A sliding window in bytes that opens with acknowledgments and closes with losses. RMP §7.
+    """A sliding window in bytes that opens with acknowledgments and closes with losses and load."""
 
-    Receivers that fall behind lose nothing at first: their token is late. So the window also closes when the token is
-    behind schedule; a source that kept filling queues would delay it for all. The token site reports it in its
-    acknowledgment, because it knows the schedule and its clock is disciplined. An inference from the source's own clock
-    would be wrong whenever that clock drifts or steps, or the ring is idle.
-    """
+    def __init__(self, *, token_period: Duration, packet_max: int, maximum: int | None = None) -> None:
+        self.maximum = window_max_of(token_period) if maximum is None else maximum
+        self.minimum = min(WINDOW_MIN, self.maximum)
+        self.size = self.minimum
+        self.threshold = self.maximum  # below it the window doubles each round, above it grows slowly
+        self.flight = 0  # bytes sent and not acknowledged
+        self.limit = Limit.START
+        self.held_back_by: Counter[Limit] = Counter()  # acknowledgments before which something was held back
+        self.rounds = 0  # all acknowledgments
+        self._token_period = token_period
+        self._flight_min = min(2 * packet_max, self.maximum)
+        self._growth = self.maximum * token_period / GROWTH_PERIOD  # bytes per token period
+        self._is_full = False  # it held something back since the last acknowledgment
+        self._eased_until: Instant = 0  # reports before then precede the effect of the last cut
+        self._grown_at: Instant = 0
 
-    minimum: int = WINDOW_MIN  # 1 % loss on a long path must not starve a market source
-    maximum: int = WINDOW_MAX
-    size: int = WINDOW_MIN
-    threshold: int = WINDOW_MAX  # below it the window doubles each round, above it grows slowly
-    flight: int = 0  # bytes sent and not acknowledged
+    @property
+    def flight_max(self) -> int:
+        """What may be in flight. A window of less than two packets is kept by the rate alone."""
+        return max(self.size, self._flight_min)
 
     @property
     def available(self) -> int:
-        return max(self.size - self.flight, 0)
+        return max(self.flight_max - self.flight, 0)
+
+    @property
+    def bytes_per_s(self) -> int:
+        """The rate that sends the window in a token period, and a quarter more, for tokens that come early."""
+        return max(5 * self.size * SECOND // (4 * self._token_period), 1)
 
     def sent(self, size: int) -> None:
         """A packet was sent for the first time."""
         self.flight += size
 
-    def acknowledged(self, size: int, packet_max: int, *, behind: bool) -> None:
-        """Packets of `size` bytes together were acknowledged; `behind`: the token is behind schedule."""
+    def held_back(self) -> None:
+        """Something waits to be sent that the window, or its rate, holds back."""
+        self._is_full = True
+
+    def acknowledged(self, size: int, load: SiteLoad, now: Instant) -> None:
+        """Packets of `size` bytes together were acknowledged, by a site with this load.
+
+        The window grows only if it held something back: what was not used has shown nothing.
+        """
         self.flight -= size
-        if behind:
-            self.threshold = self.size = max(self.size - self.size // 4, self.minimum)
+        was_full, self._is_full = self._is_full, False
+        self.rounds += 1
+        if was_full:
+            self.held_back_by[self.limit] += 1
+        excess = load.excess(self._token_period)
+        if excess > 1:
+            self._ease(excess, now)
+            self.limit = Limit.RELEASE_LAG if load.release_lag > LAG_TARGET else Limit.BACKLOG
+        elif was_full and self.size < self.threshold:
+            self.size = min(self.size + size, self.threshold)
+        elif was_full:
+            periods = min(max((now - self._grown_at) / self._token_period, 0.0), GROWTH_STEPS_MAX)
+            growth = int(periods * (self._growth + self.size / GROWTH_DIVISOR)) + 1
+            self.size = min(self.size + growth, self.maximum)
+        self._grown_at = now
+
+    def _ease(self, excess: float, now: Instant) -> None:
+        """Close the window in proportion to the load, once until the sites can have noticed."""
+        if now < self._eased_until:
             return
-        growth = size if self.size < self.threshold else max(size // GROWTH_DIVISOR, packet_max * size // self.size)
-        self.size = min(self.size + growth, self.maximum)
+        self._eased_until = now + 2 * self._token_period
+        self._close(self.size - int(self.size * (1 - 1 / excess) / 2), LOADED_WINDOW_MIN)
 
     def hole_reported(self) -> None:
         """A token site reported a hole: halve the window."""
-        self.threshold = self.size = max(self.size // 2, self.minimum)
+        self._close(self.size // 2, self.minimum)
+        self.limit = Limit.LOSS
 
     def timed_out(self) -> None:
         """No acknowledgment arrived: restart from the minimum."""
-        self.threshold = max(self.size // 2, self.minimum)
-        self.size = self.minimum
+        threshold = max(self.size // 2, min(self.size, self.minimum))
+        self._close(0, self.minimum)
+        self.threshold = threshold
+        self.limit = Limit.SILENCE
+
+    def _close(self, size: int, minimum: int) -> None:
+        """Close the window to `size`, not below `minimum`; a window that load has closed further stays as it is."""
+        self.threshold = self.size = min(max(size, minimum), self.size)
 
 
-@dataclass(slots=True)
 class SendPace:
     """Limits the send rate, with a small burst."""
 
-    bytes_per_s: int | None = None
-    burst: int = 64 << 10
-    next_at: Instant = 0  # when the next packet may leave
+    __slots__ = ("_bytes_per_s", "_bytes_per_s_max", "_credit", "next_at")
+
+    def __init__(self, bytes_per_s_max: int | None = None) -> None:
+        self._bytes_per_s_max = bytes_per_s_max
+        self.next_at: Instant = 0  # when the next packet may leave
+        self.set_rate(bytes_per_s_max or RATE_MAX, BURST_MAX, 0)
+
+    def set_rate(self, bytes_per_s: int, burst: int, now: Instant) -> None:
+        """Send at this rate, at most at the configured one, and up to `burst` bytes at once, a packet or more.
+
+        Nothing waits for longer than a burst takes: the rate was lower, or the clock was set back.
+        """
+        limit = self._bytes_per_s_max
+        self._bytes_per_s = bytes_per_s if limit is None else min(bytes_per_s, limit)
+        self._credit = burst * SECOND // self._bytes_per_s
+        self.next_at = min(self.next_at, now + self._credit)
 
     def sent(self, size: int, now: Instant) -> None:
-        if self.bytes_per_s is None:
-            return
-        credit = self.burst * SECOND // self.bytes_per_s
-        self.next_at = max(self.next_at, now - credit) + size * SECOND // self.bytes_per_s
+        self.next_at = max(self.next_at, now - self._credit) + size * SECOND // self._bytes_per_s

@@ -1,0 +1,70 @@
+"""The load of a site, as acknowledgments report it and sources regulate to it. Decision 48, Flow control by load.
+
+A site that cannot keep up loses nothing at first. It only gets later: what has arrived waits in its sockets, and its
+releases lag behind their instants. Both are measured where they happen and travel in the acknowledgments, because a
+source can verify nothing else, and cannot infer them: the slowest site acknowledges nothing that a faster one has not
+acknowledged before. So an acknowledgment reports the load of the most loaded member that its site knows of.
+
+Both are durations: a backlog of a token period is one for a slow site and for a fast one. The driver measures it,
+because only it knows what waits in the sockets and how fast this site reads.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
+from fairtape.wire.frames import LOAD_MAX, Ack, NodeId
+
+LAG_TARGET: Final = 1 * MILLISECOND  # a fifth of what makes a release late
+BACKLOG_TARGET: Final = 0.3  # of a token period: a site that acknowledges has just read what arrived before
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLoad:
+    """How far behind a site is."""
+
+    release_lag: Duration = 0  # how long after its instant it made its last release
+    backlog: Duration = 0  # how long it will take to read what has arrived
+
+    @classmethod
+    def in_ack(cls, ack: Ack) -> "SiteLoad":
+        return cls(ack.release_lag_us * MICROSECOND, ack.backlog_us * MICROSECOND)
+
+    @property
+    def release_lag_us(self) -> int:
+        return min(self.release_lag // MICROSECOND, LOAD_MAX)
+
+    @property
+    def backlog_us(self) -> int:
+        return min(self.backlog // MICROSECOND, LOAD_MAX)
+
+    def excess(self, token_period: Duration) -> float:
+        """x: above 1 the sources are to slow down."""
+        return max(self.release_lag / LAG_TARGET, self.backlog / (BACKLOG_TARGET * token_period))
+
+
+NO_LOAD: Final = SiteLoad()
+
+
+class LoadReports:
+    """What the members of one formation last reported of themselves."""
+
+    __slots__ = ("_heard", "_token_period")
+
+    def __init__(self, token_period: Duration) -> None:
+        self._token_period = token_period
+        self._heard: dict[NodeId, SiteLoad] = {}  # at most one for each member; those without any load are not kept
+
+    def heard(self, ack: Ack) -> None:
+        """Note the report of a member. One that reports another site's load is less loaded than that one."""
+        load = SiteLoad.in_ack(ack)
+        if ack.relayed or load == NO_LOAD:
+            self._heard.pop(ack.sender, None)
+        else:
+            self._heard[ack.sender] = load
+
+    def worst(self, own: SiteLoad) -> tuple[SiteLoad, bool]:
+        """The load to report: that of the most loaded member, and whether that is another one than this site."""
+        period = self._token_period
+        worst = max(self._heard.values(), key=lambda load: load.excess(period), default=NO_LOAD)
+        return (worst, True) if worst.excess(period) > own.excess(period) else (own, False)
