@@ -17,16 +17,6 @@ class Fault:
     guarantee: str | None = None  # the checker of the simulator that must fire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFault:
-    """A fault that can be made only in the model of the simulator so far. It becomes a `Fault` with its rule."""
-
-    name: str
-    rule: str
-    guarantee: str  # the checker or measure of the simulator that must fire
-    tests: tuple[str, ...]  # in tests: those that break the rule in the model, and notice
-
-
 FAULTS: Final = (
     Fault(
         name="one request too many",
@@ -186,28 +176,39 @@ FAULTS: Final = (
         new="        #",
         tests=("unit/nodes/test_receiver.py",),
     ),
-)
-
-PLANNED: Final = (
-    PlannedFault(
-        name="an unbounded turn",
-        rule="A node reads a bounded slice of what has arrived before it looks again at what is due.",
-        guarantee="SlowedWithinASecond",
+    Fault(
+        name="no load in the acknowledgment",
+        rule="Ack(e) reports how late its site releases and how much waits there; sources regulate to it.",
+        file="nodes/receiver.py",
+        old="load=self._loads.worst(SiteLoad(self._lag(token, now), self._backlog())),",
+        new="load=(SiteLoad(), False),",
         tests=(
-            "simulation/test_overload_run.py::test_an_unbounded_turn_is_noticed_by_the_measure",
-            "simulation/test_processors.py::test_a_release_waits_for_one_slice_and_in_an_unbounded_turn_for_all",
+            "simulation/test_flow_control.py",
+            "simulation/test_overload_run.py::test_every_guarantee_holds_in_the_overload_of_seed[1]",
         ),
     ),
-    PlannedFault(
+    Fault(
+        name="a relayed load relayed again",
+        rule="A member passes on only what another one reports of itself.",
+        file="ring/load.py",
+        old="if ack.relayed or load == NO_LOAD:",
+        new="if load == NO_LOAD:",
+        tests=("unit/ring/test_load.py",),
+    ),
+    Fault(
+        name="an unbounded turn",
+        rule="A step reads a bounded slice of what has arrived before it looks again at what is due.",
+        file="net/node_runtime.py",
+        old="SLICE_MAX: Final = 64",
+        new="SLICE_MAX: Final = 1 << 20",
+        tests=("loopback/test_driver.py",),
+    ),
+    Fault(
         name="late and silent at the hand-over",
         rule="A release is stamped when it is handed over, and marked late if that is too late.",
-        guarantee="LateIsMarked",
-        tests=("simulation/test_overload_run.py::test_a_mark_that_is_never_set_at_the_hand_over_is_noticed",),
-    ),
-    PlannedFault(
-        name="no lag in the acknowledgment",
-        rule="Ack(e) says how late its site releases and how much waits there; sources close their windows to it.",
-        guarantee="SlowedWithinASecond",
-        tests=(),  # the rule is not built yet: without it the measure is missed in about half of all overloads
+        file="net/node_runtime.py",
+        old="late=release.late or released_at - commit_at > LATE_AFTER,",
+        new="late=release.late,",
+        tests=("loopback/test_driver.py",),
     ),
 )

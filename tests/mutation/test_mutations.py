@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fairtape
-from mutation.faults import FAULTS, PLANNED, Fault
+from mutation.faults import FAULTS, Fault
 
 PACKAGE = Path(fairtape.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -85,12 +85,6 @@ def test_without_a_fault_all_tests_pass(tmp_path: Path) -> None:
     result = verdict_on(copy, tests)
     assert result.returncode == 0, result.stdout + result.stderr
     assert campaign_on(copy, "none") == []
-
-
-def test_the_tests_of_planned_faults_exist() -> None:
-    for test in (test for fault in PLANNED for test in fault.tests):
-        page, name = test.split("::")
-        assert f"def {name}(" in (TESTS / page).read_text(), test
 
 
 def test_there_are_at_least_ten_faults_and_each_breaks_another_rule() -> None:
