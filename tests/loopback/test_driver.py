@@ -298,10 +298,10 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
     groups = Groups(data=("239.195.2.1", free_port()), control=("239.195.2.2", free_port()))
     sender, hearer = Toy(), Toy()
 
-    class Pairs:
-        """Submits a block and the acknowledgment that names it, in one step."""
+    class Tokens:
+        """Submits three blocks, one by one, and the acknowledgment that names them, in one step."""
 
-        left = 500
+        left = 250
         woken_at: Instant = 0
 
         def deadline(self) -> Instant | None:
@@ -311,10 +311,11 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
             self.left -= 1
             self.woken_at = now
             text = datagram(ONE, self.left)
-            sender.wanted += [Multicast(Channel.DATA, [b"data" + text]), Multicast(Channel.CONTROL, [b"ack." + text])]
+            sender.wanted += [Multicast(Channel.DATA, [kind + text]) for kind in (b"one.", b"two.", b"last")]
+            sender.wanted.append(Multicast(Channel.CONTROL, [b"ack." + text]))
 
     runtimes = (
-        NodeRuntime(sender, IpMulticast(ONE, book, groups), producer=Pairs()),
+        NodeRuntime(sender, IpMulticast(ONE, book, groups), producer=Tokens()),
         NodeRuntime(hearer, IpMulticast(TWO, book, groups)),
     )
     with driver_of(*runtimes) as driver:
@@ -322,7 +323,7 @@ def test_an_acknowledgment_never_overtakes_the_messages_it_names(book: AddressBo
     received = [text for text, _ in hearer.received]
     assert len(received) == 1_000
     assert all(
-        received.index(b"data" + text[4:]) < place for place, text in enumerate(received) if text.startswith(b"ack.")
+        received.index(b"last" + text[4:]) < place for place, text in enumerate(received) if text.startswith(b"ack.")
     )
 
 

@@ -206,8 +206,8 @@ class NodeRuntime:
     def _take_in(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> bool:
         """Give the machine what has arrived, and let the producer submit; whether there was anything."""
         control = self._read_control(ready, clock)
-        # With a control datagram, also read data that arrived since the wait ended, ready or not.
-        taken = self._take_data(None if control or collect_data else ready, clock)
+        # With a control datagram, also read all data that arrived since the wait ended, ready or not.
+        taken = self._take_data(None if control or collect_data else ready, clock, until_empty=bool(control))
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
             self.machine.receive_all(control, now)
@@ -246,13 +246,13 @@ class NodeRuntime:
                 control += self._read(each, clock)[0]
         return control
 
-    def _take_data(self, ready: Collection[int] | None, clock: Clock) -> bool:
+    def _take_data(self, ready: Collection[int] | None, clock: Clock, *, until_empty: bool) -> bool:
         """Hand the datagrams of the ready data sockets, or of all, to the machine; whether there were any."""
         taken = False
         for each in self.transport.data:
             if ready is None or each.fd in ready:
                 for _ in range(SLICES_MAX):
-                    datagrams, more = self._read(each, clock)
+                    datagrams, more = self._read(each, clock, until_empty=until_empty)
                     if datagrams:
                         self.machine.receive_all(datagrams, clock.now())
                         taken = True
@@ -261,13 +261,13 @@ class NodeRuntime:
                     self._do_due(clock)
         return taken
 
-    def _read(self, source: UdpSocket, clock: Clock) -> tuple[list[bytes], bool]:
+    def _read(self, source: UdpSocket, clock: Clock, *, until_empty: bool = False) -> tuple[list[bytes], bool]:
         """One slice of the datagrams of a socket, and whether more may wait there."""
         if self.link_faults is None:
-            datagrams = source.receive(SLICE_MAX, until_empty=False)
+            datagrams = source.receive(SLICE_MAX, until_empty=until_empty)
             return datagrams, len(datagrams) >= SLICE_MAX
         senders: list[Address] = []
-        datagrams = source.receive(SLICE_MAX, senders, until_empty=False)
+        datagrams = source.receive(SLICE_MAX, senders, until_empty=until_empty)
         nodes = [self.transport.node_at(sender) for sender in senders]
         return self.link_faults.admit(datagrams, nodes, clock.now()), len(datagrams) >= SLICE_MAX
 
