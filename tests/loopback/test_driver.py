@@ -27,7 +27,7 @@ from fairtape.core.effects import (
     Send,
 )
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
@@ -361,6 +361,17 @@ def test_data_ends_the_wait_after_the_gather_period(meshes: tuple[Mesh, Mesh]) -
         meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
         driver.run(within_patience(lambda: bool(toy.received)))
     assert [received for received, _ in toy.received] == [datagram(ONE, 1)]
+
+
+def test_gathered_data_is_read_until_none_is_left(meshes: tuple[Mesh, Mesh]) -> None:
+    """Lone datagrams, too: the next step comes a gather period later, and a site would read a thousand per second."""
+    clock = SharedClock()
+    ticking = Ticking(clock.now() + 5 * MILLISECOND, 3_600 * SECOND)
+    for number in range(20):
+        meshes[0].multicast(Channel.DATA, [datagram(ONE, number)])
+    with closing(Driver([NodeRuntime(ticking, meshes[1])], clock, gather_period=3_600 * SECOND)) as driver:
+        driver.run(within_patience(lambda: ticking.wakes > 0))
+    assert [number_of(text) for text, _ in ticking.received] == list(range(20))
 
 
 def test_checking_for_real_time_does_not_change_the_scheduling() -> None:

@@ -206,8 +206,10 @@ class NodeRuntime:
     def _take_in(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> bool:
         """Give the machine what has arrived, and let the producer submit; whether there was anything."""
         control = self._read_control(ready, clock)
-        # With a control datagram, also read all data that arrived since the wait ended, ready or not.
-        taken = self._take_data(None if control or collect_data else ready, clock, until_empty=bool(control))
+        # With a control datagram, also read all data that arrived since the wait ended, ready or not. A driver that
+        # does not wait for data comes back after its gather period only, so it, too, leaves nothing behind.
+        all_data = bool(control) or collect_data
+        taken = self._take_data(None if all_data else ready, clock, until_empty=all_data)
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
             self.machine.receive_all(control, now)
