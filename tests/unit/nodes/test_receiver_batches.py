@@ -51,11 +51,24 @@ def disturbed(datagrams: list[bytes], chance: Random) -> list[bytes]:
     return kept
 
 
+def interleaved(streams: list[list[bytes]], chance: Random) -> list[bytes]:
+    """The datagrams of several sources as a network mixes them: each stream keeps its order."""
+    left = [list(reversed(stream)) for stream in streams if stream]
+    arrived: list[bytes] = []
+    while left:
+        stream = chance.choice(left)
+        arrived.append(stream.pop())
+        left = [each for each in left if each]
+    return arrived
+
+
 @given(st.randoms(use_true_random=False))
 def test_a_batch_is_equivalent_to_single_datagrams(chance: Random) -> None:
-    arrived: list[bytes] = []
-    for node, incarnation in ((SOURCE, 1), (OTHER_SOURCE, 1), (SOURCE, 2)):
-        arrived += disturbed(blocks_of(node, incarnation, chance), chance)
+    streams = [
+        disturbed(blocks_of(node, incarnation, chance), chance)
+        for node, incarnation in ((SOURCE, 1), (OTHER_SOURCE, 1), (SOURCE, 2))
+    ]
+    arrived = interleaved(streams, chance) if chance.random() < 0.5 else [each for stream in streams for each in stream]
     together, alone = receiver(1), receiver(1)
     for start in range(0, len(arrived), 7):
         turn = arrived[start : start + 7]
@@ -65,5 +78,6 @@ def test_a_batch_is_equivalent_to_single_datagrams(chance: Random) -> None:
         assert together.counts == alone.counts
         assert together.drain() == alone.drain()
         assert together.deadline() == alone.deadline()
+        assert list(together._buffer._unacked) == list(alone._buffer._unacked)  # sources in order of arrival
     without = frozenset({"seal", "_markers", "_keys", "_authenticator"})
     assert snapshot(together, without=without) == snapshot(alone, without=without)

@@ -65,6 +65,40 @@ def test_any_order_of_arrival_gives_the_same_buffer(order: list[int]) -> None:
     assert (span.first, span.count, span.sequence, len(span.bodies)) == (1, 16, 5, 8)
 
 
+def test_blocks_of_several_sources_in_turn_are_one_run() -> None:
+    held = holding(block(1, node=OTHER_SOURCE), block(1))
+    held.take(named(1, node=OTHER_SOURCE), 1)
+    turns = [block(first, node=node) for first in range(2, 6) for node in (SOURCE, OTHER_SOURCE)]
+    assert held.accept_run([b"", *turns], 1, 1_400) == len(turns)
+    assert held.unacknowledged(10) == [named(1, 5), named(2, 4, node=OTHER_SOURCE)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        block(4),  # above a hole
+        block(2),  # a duplicate
+        block(3, incarnation=2),  # not known yet
+        block(3, stripe=1),
+        block(3, body=b"\0\5no"),
+        block(3)[:-1] + b"\0",
+        block(3, [bytes(1_400)]),
+    ],
+)
+def test_a_run_ends_before_the_first_block_that_is_not_the_next_of_its_stream(odd: bytes) -> None:
+    held = holding(block(1), block(1, node=OTHER_SOURCE))
+    before = [block(2), block(2, node=OTHER_SOURCE)]
+    assert held.accept_run([*before, odd, block(3, node=OTHER_SOURCE)], 0, 1_400) == len(before)
+    assert (stream(held).next, stream(held, OTHER_SOURCE).next) == (3, 3)
+
+
+def test_a_run_keeps_the_limit_of_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive_buffer, "HELD_BLOCKS_MAX", 3)
+    held = holding(block(1), block(1, node=OTHER_SOURCE))
+    assert held.accept_run([block(2), block(3), block(2, node=OTHER_SOURCE), block(4)], 0, 1_400) == 3
+
+
 def test_what_is_held_already_is_a_duplicate() -> None:
     held = holding(block(1), block(3))
     assert accept(held, block(1)) == "duplicate"

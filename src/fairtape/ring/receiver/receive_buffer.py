@@ -31,16 +31,7 @@ Held: TypeAlias = tuple[int, bytes, bytes, bool]
 
 A plain tuple, because every datagram creates one."""
 
-_IDENTITY: Final = struct.Struct(">IIQ")  # the header fields that are the same for a whole stream
-_RUN_HEADER: Final = struct.Struct(">6sH16sQ")  # the whole header: prefix, count, identity, first number
-
-
-def _stream_key(datagram: bytes) -> StreamKey | None:
-    """The stream of a datagram, if it is a block; None if it is too short."""
-    if len(datagram) <= SEAL_OVERHEAD:
-        return None
-    _, source, incarnation = _IDENTITY.unpack_from(datagram, 8)
-    return source, incarnation
+_RUN_HEADER: Final = struct.Struct(">6sHIIQQ")  # prefix, count, formation, source, incarnation, first number
 
 
 class Stream:
@@ -212,12 +203,12 @@ class ReceiveBuffer:
         self._keys = keys
         self._stripe = stripe
         self._prefix = BLOCK_PREFIX + bytes((0,)) + stripe.to_bytes(2)
-        self._streams: dict[StreamKey | None, Stream] = {}
+        self._streams: dict[StreamKey, Stream] = {}
         self._incarnations: dict[NodeId, list[int]] = {}  # ascending
         self._ordered: dict[NodeId, int] = {}  # the latest incarnation in the order
         self._markers: dict[NodeId, Marker] = {}
         self._with_holes: dict[StreamKey, Stream] = {}  # with a hole below a held block
-        self._unacked: dict[StreamKey, Stream] = {}  # with messages to acknowledge, in order of arrival
+        self._unacked: dict[StreamKey, Stream] = {}  # those with messages to acknowledge, in order of arrival
 
     def find(self, key: StreamKey) -> Stream | None:
         return self._streams.get(key)
@@ -269,20 +260,25 @@ class ReceiveBuffer:
     def accept_run(self, datagrams: Sequence[bytes], start: int, datagram_max: int) -> int:
         """Add a run of blocks from `start` on; returns how many were added.
 
-        The fast path of nearly all blocks: the next blocks of a known stream without a hole, uniform bodies, correct
-        seals. The first datagram that differs ends the run and is left to `accept`.
+        The fast path of nearly all blocks: the next blocks of known streams without holes, uniform bodies, correct
+        seals. Blocks of several streams may alternate. The first datagram that differs ends the run and is left to
+        `accept`.
         """
-        stream = self._streams.get(_stream_key(datagrams[start]))
-        if stream is None or stream.beyond or stream.ended:
-            return 0
-        prefix, identity = self._prefix, _IDENTITY.pack(0, stream.source, stream.incarnation)
-        blocks, following, opened = stream.blocks, stream.next, stream.seal.open
-        taken = 0
-        for datagram in datagrams[start : start + max(HELD_BLOCKS_MAX - stream.waiting, 0)]:
+        prefix = self._prefix
+        source = incarnation = taken = 0
+        stream: Stream | None = None
+        for position in range(start, len(datagrams)):
+            datagram = datagrams[position]
             if not SEAL_OVERHEAD < len(datagram) <= datagram_max:
                 break
-            begins, count, identifies, first = _RUN_HEADER.unpack_from(datagram)
-            if first != following or identifies != identity or begins != prefix:
+            begins, count, formation, of_source, of_incarnation, first = _RUN_HEADER.unpack_from(datagram)
+            if of_source != source or of_incarnation != incarnation or stream is None:
+                source, incarnation = of_source, of_incarnation
+                stream = self._streams.get((source, incarnation))
+                if stream is None or stream.beyond or stream.ended:
+                    break
+                opened = stream.seal.open
+            if first != stream.next or begins != prefix or formation or stream.waiting >= HELD_BLOCKS_MAX:
                 break
             try:
                 body = opened(datagram, first)
@@ -291,13 +287,12 @@ class ReceiveBuffer:
             size = body[0] << 8 | body[1] if len(body) > 1 else 0
             if not size or not count or len(body) != size * count + 2:
                 break
-            blocks[first] = count, body, datagram, False
-            following = first + count
+            stream.blocks[first] = count, body, datagram, False
+            if first == stream.acked:
+                self._unacked[stream.key] = stream
+            stream.next = first + count
+            stream.waiting += 1
             taken += 1
-        stream.next = following
-        stream.waiting += taken
-        if taken:
-            self._unacked[stream.key] = stream
         return taken
 
     def note_named(self, named: Range) -> None:
