@@ -5,7 +5,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from random import Random
@@ -26,13 +26,13 @@ from fairtape.core.effects import (
     Report,
     Send,
 )
-from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
-from fairtape.net.clock import SharedClock
-from fairtape.net.driver import WATCHED_MAX, Driver, may_run_in_real_time
+from fairtape.net.clock import Clock, SharedClock
+from fairtape.net.driver import HOUSEKEEPING_PERIOD, Driver, may_run_in_real_time
 from fairtape.net.fault_injection import FaultInjector
-from fairtape.net.node_runtime import SLICE_MAX, SLICES_MAX, STALLED_STEPS_MAX, NodeRuntime
+from fairtape.net.node_runtime import DRAINS_MAX, SLICE_MAX, SLICES_MAX, STALLED_STEPS_MAX, NodeRuntime
+from fairtape.net.poll import POLLED_MAX
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Role, multicast_works
 from fairtape.net.udp import TRAIN_MAX
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -84,7 +84,7 @@ class Ticking(Toy):
 
     def __init__(self, starts_at: Instant, period: int) -> None:
         super().__init__()
-        self.due_at = starts_at
+        self.starts_at = self.due_at = starts_at
         self.period = period
         self.wakes = 0
 
@@ -438,6 +438,18 @@ def test_a_repair_has_the_link_faults_of_its_sender(book: AddressBook, meshed: b
     assert (len(hearer.received), link_faults.lost) == (10, 3)
 
 
+def test_sources_at_one_address_have_the_link_faults_of_their_own(book: AddressBook) -> None:
+    """Their headers name them. The link of one loses everything, the link of the other nothing."""
+    shared = local_peer(Role.SOURCE)
+    book = {ONE: book[ONE], TWO: shared, THREE: shared}
+    hearer, link_faults = Toy(), FaultInjector({TWO: LinkFaults(loss=1.0)}, Random(1))
+    group = Toy(wanted=[Multicast(Channel.DATA, [datagram(node, 1) for node in (TWO, THREE, TWO)])])
+    runtimes = (NodeRuntime(group, Mesh(TWO, book)), NodeRuntime(hearer, Mesh(ONE, book), link_faults=link_faults))
+    with driver_of(*runtimes) as driver:
+        driver.run(within_patience(lambda: bool(hearer.received) and link_faults.lost == 2))
+    assert [text for text, _ in hearer.received] == [datagram(THREE, 1)]
+
+
 def test_a_lossy_link_delivers_what_it_does_not_lose(meshes: tuple[Mesh, Mesh]) -> None:
     sender, hearer = Toy(), Toy()
     link_faults = FaultInjector({ONE: LinkFaults(loss=0.3)}, Random(7))
@@ -482,13 +494,90 @@ def test_a_wakeup_ends_the_wait_however_many_there_were(meshes: tuple[Mesh, Mesh
         driver.step()
 
 
-@pytest.mark.skipif(OPEN_FILES_MAX <= WATCHED_MAX, reason="this process may not open enough files")
-def test_sockets_beyond_the_limit_of_select_are_refused_in_one_sentence(meshes: tuple[Mesh, Mesh]) -> None:
+SELECTED_MAX = 1_024  # descriptors that `select` can wait for
+
+
+@pytest.mark.skipif(OPEN_FILES_MAX <= SELECTED_MAX, reason="this process may not open enough files")
+def test_descriptors_may_have_any_number(book: AddressBook) -> None:
+    caller, echo = Toy(wanted=[Send(TWO, [b"call"])]), Echo()
     with ExitStack() as held:
-        while held.enter_context(socket.socket()).fileno() < WATCHED_MAX:
+        while held.enter_context(socket.socket()).fileno() < SELECTED_MAX:
             pass
-        with pytest.raises(UserError, match=f"they must stay below {WATCHED_MAX}: run fewer sites in one process"):
-            Driver([NodeRuntime(Toy(), meshes[0])], SharedClock())
+        with driver_of(NodeRuntime(caller, Mesh(ONE, book)), NodeRuntime(echo, Mesh(TWO, book))) as driver:
+            driver.run(within_patience(lambda: bool(caller.received)))
+    assert [text for text, _ in caller.received] == [b"call"]
+
+
+class Counted(NodeRuntime):
+    """A runtime that counts its steps."""
+
+    steps = 0
+
+    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False) -> bool:
+        self.steps += 1
+        return super().step(ready, clock, collect_data=collect_data)
+
+
+class Caller(Toy):
+    """Sends the next call after the answer to the last one."""
+
+    def receive(self, datagram: bytes, now: Instant) -> None:
+        super().receive(datagram, now)
+        self.wanted.append(Send(TWO, [datagram]))
+
+
+@pytest.mark.parametrize("count", [4, 2 * POLLED_MAX])
+def test_only_runtimes_that_are_ready_or_due_are_stepped(count: int) -> None:
+    """One calls another again and again, one ticks, and the others have nothing to do."""
+    book = {node: local_peer(Role.SITE) for node in range(1, count + 1)}
+    clock = SharedClock()
+    caller, ticking = Caller(wanted=[Send(TWO, [b"call"])]), Ticking(clock.now(), MILLISECOND)
+    machines = [caller, Echo(), ticking, *(Toy() for _ in range(count - 3))]
+    runtimes = [Counted(machine, Mesh(node, book)) for machine, node in zip(machines, book, strict=True)]
+    with driver_of(*runtimes) as driver:
+        driver.run(within_patience(lambda: len(caller.received) >= 100 and ticking.wakes >= 10))
+        periods = 2 + (clock.now() - ticking.starts_at) // HOUSEKEEPING_PERIOD  # in each, all are stepped once
+    assert len(caller.received) >= 100
+    assert 10 <= ticking.wakes <= runtimes[2].steps <= ticking.wakes + periods
+    assert all(runtime.steps <= periods for runtime in runtimes[3:])
+
+
+def test_a_wakeup_steps_every_runtime(meshes: tuple[Mesh, Mesh]) -> None:
+    one, two = (Counted(Toy(), mesh) for mesh in meshes)
+    with driver_of(one, two) as driver:
+        driver.step()
+        before = one.steps, two.steps
+        driver.wakeup()
+        driver.step()
+        assert (one.steps, two.steps) == (before[0] + 1, before[1] + 1)
+
+
+def test_what_was_overlooked_is_done_within_a_housekeeping_period(meshes: tuple[Mesh, Mesh]) -> None:
+    """The deadline of one runtime changes between two steps, and nobody says so."""
+    clock = SharedClock()
+    idle, busy = Ticking(NEVER, 1), Ticking(clock.now(), MICROSECOND)
+    with driver_of(NodeRuntime(idle, meshes[0]), NodeRuntime(busy, meshes[1])) as driver:
+        driver.run(within_patience(lambda: busy.wakes > 3))
+        idle.due_at = 0
+        driver.run(within_patience(lambda: idle.wakes > 0))
+    assert idle.wakes > 0
+
+
+def test_effects_beyond_the_limit_of_a_step_wait_for_no_timer(meshes: tuple[Mesh, Mesh]) -> None:
+    """A consumer that feeds its own machine again and again."""
+    toy, left = Toy(wanted=[Deliver(ORDERED, RELEASE)]), iter(range(5 * DRAINS_MAX))
+
+    def consume(_: Deliver) -> None:
+        toy.wanted += [Deliver(ORDERED, RELEASE)] if next(left, None) is not None else [REPORT]
+
+    reports: list[Report] = []
+    runtime = NodeRuntime(toy, meshes[0], consumer=consume, reporter=reports.append)
+    with driver_of(runtime) as driver:
+        for _ in range(6):
+            assert runtime.other_due_at() == 0 or not reports
+            driver.step()
+    assert reports == [REPORT]
+    assert runtime.other_due_at() == NEVER
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -192,6 +192,31 @@ def test_two_nodes_at_one_address_are_refused() -> None:
         Mesh(ONE, {ONE: peer, TWO: peer})
 
 
+@pytest.mark.parametrize("role", [Role.SITE, Role.COORDINATOR])
+def test_a_source_shares_its_address_with_sources_only(role: Role) -> None:
+    peer = local_peer(Role.SOURCE)
+    with pytest.raises(UserError, match=f"nodes 7 and 2 are both at 127.0.0.1:{peer.port}; give each a port"):
+        Mesh(ONE, {ONE: local_peer(Role.SITE), SOURCE: peer, TWO: replace(peer, role=role)})
+
+
+@pytest.mark.parametrize("build", [pytest.param(by_multicast, marks=NEEDS_MULTICAST), lambda: Mesh])
+def test_sources_at_one_address_receive_one_copy_and_are_known_by_their_headers(
+    build: Callable[[], Build],
+) -> None:
+    group = local_peer(Role.SOURCE)
+    book = {ONE: local_peer(Role.SITE), SOURCE: group, OTHER_SOURCE: group}
+    built = build()
+    with closing(built(ONE, book)) as site, closing(built(SOURCE, book)) as sources:
+        site.multicast(Channel.CONTROL, [b"ack"])
+        site.send(SOURCE, [b"for one"])
+        site.send(OTHER_SOURCE, [b"for the other"])
+        heard = goodbye({ONE: site, SOURCE: sources}, ONE, SOURCE)
+        assert sorted(heard) == [b"ack", b"for one", b"for the other", b"goodbye"]
+        assert site.node_at((group.host, group.port)) is None
+        sources.multicast(Channel.DATA, [b"block"])
+        assert collect(site.data[0], 1) == [b"block"]
+
+
 def test_a_loopback_interface_refuses_a_node_on_another_machine() -> None:
     book = {ONE: local_peer(Role.SITE), TWO: Peer("192.0.2.200", 1_000, Role.SITE)}
     with pytest.raises(UserError, match=r"(reaches only this machine, and node 2 is at 192\.0\.2\.200|no route leads)"):

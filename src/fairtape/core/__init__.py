@@ -1,6 +1,7 @@
 """What all machines share. Pure.
 
 machine         the contract between a machine and its driver
+deadlines       the earliest of many deadlines
 effects         what a machine may ask of its driver, and the values that travel with it
 entries         the canonical encoding of the order: journal entries
 spans           iteration over the blocks and messages of one entry

@@ -6,5 +6,6 @@
 - `loopback`: free ports and addresses for a ring on one machine
 - `fault_injection`: loss, delay and duplication on the receive path of a node
 - `node_runtime`: one machine with its sockets, journal, store and callbacks
+- `poll`: waiting for sockets, to the microsecond
 - `driver`: the event loop of one process
 """

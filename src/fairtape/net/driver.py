@@ -1,19 +1,22 @@
-"""The event loop of one process: wait for a datagram or a deadline, step every runtime, repeat. One thread.
+"""The event loop of one process: wait for a datagram or a deadline, step the runtimes concerned, repeat. One thread.
 
 The driver knows no protocol. It has one timer, the earliest deadline of all runtimes, and one wait, which ends with
 that deadline or with the first datagram.
 
-The wait must be precise, because releases are only as simultaneous as their timers. epoll has a resolution of
-milliseconds, `select` of microseconds. The kernel lets a wait end late by a thousandth of its length, and a sleeping
-processor needs time to wake up. So the wait is shortened by as much, the rest is a busy-wait, and the thread asks for
-no timer slack.
+A runtime is stepped when a socket of it is ready, or when it is due. Its deadlines are looked up again after its own
+step only: they change by nothing else, with three exceptions, after which all runtimes are stepped. A consumer or
+another callback of one runtime may have given work to any other; so may another thread, which calls `wakeup`; and once
+per housekeeping period, whatever was overlooked.
+
+The wait must be precise, because releases are only as simultaneous as their timers (`fairtape.net.poll`). The kernel
+lets a wait end late by a thousandth of its length, and a sleeping processor needs time to wake up. So the wait is
+shortened by as much, the rest is a busy-wait, and the thread asks for no timer slack.
 """
 
 import ctypes
 import gc
 import os
 import resource
-import select
 import signal
 import socket
 import threading
@@ -22,16 +25,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Final
 
-from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.net.clock import Clock
 from fairtape.net.node_runtime import NodeRuntime
+from fairtape.net.poll import Poll
 
 HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop condition is checked at least this often
 GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 COLLECTED_AFTER: Final = 100_000  # allocations without a deallocation before the garbage collector runs
-WATCHED_MAX: Final = 1_024  # FD_SETSIZE: `select` takes only file descriptors below it
 
 WAKE_DELAY: Final = 75 * MICROSECOND  # for a sleeping processor to wake up, also on a virtual machine
 BUSY_WAIT_MAX: Final = 200 * MICROSECOND  # before a deadline: more than any wait is shortened by
@@ -55,22 +57,22 @@ class Driver:
         self._clock = clock
         self._gather_period = gather_period
         self._stopping = False
-        self._acted = True  # a consumer may have given any runtime new work: then the next wait only polls
+        self._any_has_work = True  # the application may have given any runtime work: then the next wait only polls
+        self._step_all_at: Instant = 0
+        self._stepped: Sequence[int] = range(len(self._runtimes))  # in the last step; their deadlines are looked up
+        self._due_at = [NEVER] * len(self._runtimes)
+        self._other_due_at = [NEVER] * len(self._runtimes)
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.settimeout(0)
         self._wake_sender.settimeout(0)
-        self._urgent = [self._wake_receiver.fileno()]
-        for runtime in self._runtimes:
-            self._urgent += [each.fd for each in runtime.transport.control]
-        self._watched = self._urgent + [each.fd for runtime in self._runtimes for each in runtime.transport.data]
-        highest = max(self._watched)
-        if highest >= WATCHED_MAX:
-            self._wake_receiver.close()
-            self._wake_sender.close()
-            raise UserError(
-                f"file descriptors of this process go up to {highest}; they must stay below {WATCHED_MAX}: run fewer"
-                " sites in one process"
-            )
+        self._runtime_of: dict[int, int] = {}  # by file descriptor
+        control, data = [self._wake_receiver.fileno()], []
+        for place, runtime in enumerate(self._runtimes):
+            control += [each.fd for each in runtime.transport.control]
+            data += [each.fd for each in runtime.transport.data]
+            for each in (*runtime.transport.control, *runtime.transport.data):
+                self._runtime_of[each.fd] = place
+        self._urgent, self._watched = Poll(control), Poll([*control, *data])
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Run until the condition holds (`event.is_set` will do), `stop` is called, or SIGINT or SIGTERM arrives.
@@ -84,15 +86,31 @@ class Driver:
                 self.step()
 
     def step(self) -> None:
-        """One iteration: wait for the first datagram or deadline, then step every runtime.
+        """One iteration: wait for the first datagram or deadline, then step the runtimes that are ready or due.
 
         Each runtime reads the clock itself. One reading for all would date the releases of the last runtime by the time
         at which the first one began.
         """
         ready = self._wait()
-        self._acted = False
-        for runtime in self._runtimes:
-            self._acted |= runtime.step(ready, self._clock, collect_data=self._gather_period > 0)
+        self._stepped = self._concerned(ready)
+        self._any_has_work = False
+        for place in self._stepped:
+            called = self._runtimes[place].step(ready, self._clock, collect_data=self._gather_period > 0)
+            self._any_has_work |= called
+
+    def _concerned(self, ready: Collection[int]) -> Sequence[int]:
+        """The runtimes with a ready socket or a deadline that has passed; all, where any may have been given work."""
+        if len(self._runtimes) == 1:
+            return (0,)
+        now = self._clock.now()
+        if self._any_has_work or now >= self._step_all_at:
+            self._step_all_at = now + HOUSEKEEPING_PERIOD
+            return range(len(self._runtimes))
+        found = {self._runtime_of[each] for each in ready}
+        for deadlines in (self._due_at, self._other_due_at):
+            if min(deadlines) <= now:
+                found.update(place for place, deadline in enumerate(deadlines) if deadline <= now)
+        return sorted(found)
 
     def wakeup(self) -> None:
         """End the current wait. May be called from any thread, after giving a producer something to do."""
@@ -109,37 +127,42 @@ class Driver:
         with ExitStack() as closing:
             closing.enter_context(self._wake_receiver)
             closing.enter_context(self._wake_sender)
+            closing.callback(self._urgent.close)
+            closing.callback(self._watched.close)
             for runtime in self._runtimes:
                 closing.callback(runtime.close)
 
     def _wait(self) -> Collection[int]:
-        """Wait until a datagram arrives or a deadline passes; the file descriptors that are ready."""
+        """Wait until a datagram arrives or a deadline passes; the file descriptors of runtimes that are ready."""
         due_at, other_due_at = self._deadlines()
-        ready = self._select(due_at, other_due_at)
+        ready = self._poll(due_at, other_due_at)
         if not ready:
             self._busy_wait(due_at)
         elif self._wake_receiver.fileno() in ready:
+            self._any_has_work = True
             with suppress(BlockingIOError):
                 self._wake_receiver.recv(4_096)
+            return [each for each in ready if each in self._runtime_of]
         return ready
 
     def _deadlines(self) -> tuple[Instant, Instant]:
         """The earliest of all runtimes; 0 where one runtime may have given another one work."""
-        if self._acted and len(self._runtimes) > 1:
+        for place in self._stepped:
+            runtime = self._runtimes[place]
+            self._due_at[place] = runtime.due_at()
+            self._other_due_at[place] = runtime.other_due_at()
+        if self._any_has_work and len(self._runtimes) > 1:
             return 0, 0
-        due_at = min((runtime.due_at() for runtime in self._runtimes), default=NEVER)
-        other_due_at = min((runtime.other_due_at() for runtime in self._runtimes), default=NEVER)
-        return due_at, other_due_at
+        return min(self._due_at, default=NEVER), min(self._other_due_at, default=NEVER)
 
-    def _select(self, due_at: Instant, other_due_at: Instant) -> list[int]:
+    def _poll(self, due_at: Instant, other_due_at: Instant) -> Collection[int]:
         wait_period = self._wait_period(due_at, other_due_at)
         if self._gather_period:
-            ready, _, _ = select.select(self._urgent, (), (), min(wait_period, self._gather_period) / SECOND)
+            ready = self._urgent.wait(min(wait_period, self._gather_period))
             if ready or wait_period <= self._gather_period:
                 return ready
             wait_period = self._wait_period(due_at, other_due_at)
-        ready, _, _ = select.select(self._watched, (), (), wait_period / SECOND)
-        return ready
+        return self._watched.wait(wait_period)
 
     def _wait_period(self, due_at: Instant, other_due_at: Instant) -> Duration:
         """How long to wait in the kernel: shortened by its usual oversleep where the deadline must be exact."""

@@ -5,7 +5,8 @@ the faults of its link, the random generator decides, and a delayed datagram wai
 uses the same description (`fairtape.core.link_faults`).
 
 The sender of a datagram is not always its author: a repair is the original datagram, whose header names the source or
-the old token site. So the network address selects the link, and the header only where the address is not known.
+the old token site. So the network address selects the link, and the header only where the address is not known or
+several sources share it.
 """
 
 from collections.abc import Mapping, Sequence

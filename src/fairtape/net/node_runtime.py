@@ -110,11 +110,12 @@ class NodeRuntime:
     """One machine with its sockets, storage and callbacks."""
 
     __slots__ = (
-        "_acted",
+        "_called",
         "_fetches",
         "_handed_over",
         "_read_rate",
         "_stalled_steps",
+        "_undrained",
         "consumer",
         "history",
         "journal",
@@ -156,7 +157,8 @@ class NodeRuntime:
         self.on_formation = on_formation
         self.log = log
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
-        self._acted = False  # in this step
+        self._called = False  # the application, in this step
+        self._undrained = False  # the machine may have more effects
         self._handed_over = False  # since the processor was last yielded
         self._read_rate = ReadRate()
         self._stalled_steps = 0
@@ -171,8 +173,8 @@ class NodeRuntime:
         return NEVER if wanted_at is None else wanted_at
 
     def other_due_at(self) -> Instant:
-        """The earliest of all other deadlines: delayed datagrams, journal, producer, pending fetches."""
-        earliest = 0 if self._fetches else NEVER
+        """The earliest of all other deadlines: delayed datagrams, journal, producer, pending fetches and effects."""
+        earliest = 0 if self._fetches or self._undrained else NEVER
         for timed in (self.link_faults, self.journal, self.producer):
             if timed is not None:
                 wanted_at = timed.deadline()
@@ -181,11 +183,12 @@ class NodeRuntime:
         return earliest
 
     def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False) -> bool:
-        """Handle arrived datagrams and due deadlines, and carry out the effects; whether there were any.
+        """Handle arrived datagrams and due deadlines, and carry out the effects.
 
-        With `collect_data`, data sockets are read in every step, ready or not: the driver does not wait for them.
+        Returns whether the application may have been called, and given work to other runtimes. With `collect_data`,
+        data sockets are read in every step, ready or not: the driver does not wait for them.
         """
-        self._acted = False
+        self._called = False
         self._do_due(clock)
         if self._take_in(ready, clock, collect_data=collect_data):
             self._stalled_steps = 0
@@ -194,7 +197,7 @@ class NodeRuntime:
             self.journal.wake(clock.now())
             if self.history is not None:
                 self.history.update_index()
-        return self._acted
+        return self._called
 
     def _do_due(self, clock: Clock) -> None:
         """Wake the machine if its deadline has passed, and carry out its effects."""
@@ -204,7 +207,6 @@ class NodeRuntime:
         if woken:
             self.machine.wake(now)
         acted = self._act(now, clock)
-        self._acted |= acted
         self._check_progress(stalled=woken and not acted and self.machine.deadline() == wanted_at)
         if self._handed_over:
             self._handed_over = False
@@ -284,7 +286,7 @@ class NodeRuntime:
 
     def _act(self, now: Instant, clock: Clock) -> bool:
         """Drain until the machine has no more effects (a consumer may give it new work); whether there were any."""
-        acted = fetched = False
+        acted = fetched = self._undrained = False
         for _ in range(DRAINS_MAX):
             effects = self.machine.drain()
             if not effects and not fetched:
@@ -295,11 +297,13 @@ class NodeRuntime:
                 return acted
             acted = True
             for effect in effects:
+                self._called |= not isinstance(effect, Multicast | Send)
                 if isinstance(effect, Deliver):  # tested first: its timing is observable
                     self._hand_over(effect, clock.now())
                 else:
                     self._carry_out(effect, now)
-        return True  # the rest waits for the next step, so that sockets and timers are served
+        self._undrained = True  # the rest waits for the next step, so that sockets and timers are served
+        return True
 
     def _carry_out(self, effect: Effect, now: Instant) -> None:
         match effect:

@@ -4,6 +4,8 @@
 networks without multicast. Both keep the same contract: sites are on both channels, sources only on CONTROL; datagrams
 of one call are sent in order; a node never receives its own datagrams.
 
+Several sources may share an address: they are one group in one process (`nodes/source_group.py`).
+
 Secondary loops have channels of their own. With IP multicast each is another group, which a site joins and leaves. In a
 mesh the sender cannot know the current members, so a copy goes to every node that may belong to the loop.
 """
@@ -12,6 +14,7 @@ import errno
 import os
 import socket
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -116,7 +119,10 @@ class Transport(Protocol):
         """Send to one node. What cannot be sent is counted."""
 
     def node_at(self, address: Address) -> NodeId | None:
-        """The node at this address, if known. It authenticates nothing: only fault injection uses it."""
+        """The node at this address, if known. It authenticates nothing: only fault injection uses it.
+
+        None also where several sources share the address. They send only their own blocks, whose headers name them.
+        """
 
     def traffic(self) -> Traffic:
         """The totals of all sockets."""
@@ -135,7 +141,8 @@ class _Unicast:
     def __init__(self, own: socket.socket, addresses: Mapping[NodeId, Address]) -> None:
         self._own = UdpSocket(own)
         self._addresses = addresses
-        self._nodes = {address: node for node, address in addresses.items()}  # no two nodes share an address
+        shared = Counter(addresses.values())
+        self._nodes = {address: node for node, address in addresses.items() if shared[address] == 1}
         self._unroutable = 0  # datagrams for nodes that are not in the address book
 
     def send(self, node: NodeId, datagrams: Sequence[bytes]) -> None:
@@ -146,7 +153,7 @@ class _Unicast:
             self._own.send(datagrams, address)
 
     def node_at(self, address: Address) -> NodeId | None:
-        """The node at this address. A node sends everything, multicasts too, through its own socket."""
+        """The one node at this address. A node sends everything, multicasts too, through its own socket."""
         return self._nodes.get(address)
 
     def _traffic_of(self, sockets: Iterable[UdpSocket]) -> Traffic:
@@ -221,10 +228,10 @@ class Mesh(_Unicast):
         """
         addresses = _resolve_book(book, node)
         super().__init__(bind(*addresses[node]), addresses)
-        self._members: dict[int, tuple[Address, ...]] = {
-            channel: tuple(addresses[other] for other, peer in book.items() if other != node and peer.role in roles)
-            for channel, roles in RECEIVED_BY.items()
-        }
+        self._members: dict[int, tuple[Address, ...]] = {}
+        for channel, roles in RECEIVED_BY.items():
+            receiving = dict.fromkeys(addresses[other] for other, peer in book.items() if peer.role in roles)
+            self._members[channel] = tuple(address for address in receiving if address != addresses[node])
         for loop, sites in loops.items():
             self._members[LOOP_CHANNEL + loop] = tuple(addresses[site] for site in sites if site != node)
         # Everything arrives on one socket, in one order, so data and control need no separate sockets.
@@ -324,7 +331,7 @@ def _unjoined_socket(port: int) -> socket.socket:
 
 
 def _resolve_book(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
-    """The addresses of all nodes, resolved once: no datagram may wait for a name server."""
+    """The addresses of all nodes, resolved once: no datagram may wait for a name server. Only sources may share one."""
     if node not in book:
         raise UserError(f"node is {node}, which the address book does not name; it names {sorted(book)}")
     if len(book) > PEERS_MAX:
@@ -333,12 +340,13 @@ def _resolve_book(book: AddressBook, node: NodeId) -> dict[NodeId, Address]:
     holders: dict[Address, NodeId] = {}
     for each, address in addresses.items():
         other = holders.setdefault(address, each)
-        if other != each:
+        if other == each:
+            if each != node:
+                _check_route(each, address)
+        elif {book[each].role, book[other].role} != {Role.SOURCE}:
             raise UserError(
                 f"nodes {other} and {each} are both at {format_address(address)}; give each a port of its own"
             )
-        if each != node:
-            _check_route(each, address)
     return addresses
 
 

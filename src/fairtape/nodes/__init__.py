@@ -1,6 +1,7 @@
 """The papers' roles, composed from the machines of the ring. Pure.
 
 source                    S_P: sends messages until they are acknowledged
+source_group              many sources behind one transport
 receiver                  R_P: a site of one formation
 reconfigurable_receiver   a receiver that changes from formation to formation
 site                      a reconfigurable receiver that reports to reformation servers, catches up, and joins loops

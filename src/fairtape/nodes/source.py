@@ -1,8 +1,8 @@
 """The source (S_P): numbers, seals and sends messages until they are acknowledged, keeps them until settled."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Effect, Multicast, Notice
 from fairtape.core.instants import NEVER, Instant
@@ -19,6 +19,7 @@ from fairtape.wire.frames import (
     Malformed,
     NodeId,
     Progress,
+    Range,
     decode_control,
     is_block,
     kind_of,
@@ -28,6 +29,20 @@ from fairtape.wire.frames import (
 from fairtape.wire.seals import Authenticator, Keys, Marker, ReplayWindow
 
 SENDERS_MAX: Final = 4 * MEMBERS_MAX  # sites whose replay windows a source keeps
+
+
+PlacedRange: TypeAlias = tuple[Range, bytes, int]
+"""A range of an acknowledgment, its mark, and the sequence number of its first message."""
+
+
+def ranges_by_stream(ack: Ack) -> dict[tuple[NodeId, int], list[PlacedRange]]:
+    """The ranges of an acknowledgment by source and incarnation."""
+    placed: dict[tuple[NodeId, int], list[PlacedRange]] = {}
+    sequence = ack.sequence
+    for named, mark in zip(ack.ranges, ack.marks, strict=True):
+        placed.setdefault(named[:2], []).append((named, mark, sequence))
+        sequence += named.count
+    return placed
 
 
 class Source:
@@ -50,7 +65,8 @@ class Source:
         self.incarnation = incarnation
         self.counts: Counter[str] = Counter()
         self.must_restart = False  # a Break lost settled messages: this incarnation can never continue the order
-        self._stripe = stripe
+        self.stripe = stripe
+        self.on_publish: Callable[[Source], object] | None = None  # a group collects what there is to send
         self._effects: list[Effect] = []
         self._range_key = range_key(me, incarnation)
         self._marker = Marker(keys.sources[me], stripe=stripe)
@@ -72,13 +88,13 @@ class Source:
     def publish(self, messages: Sequence[bytes], now: Instant) -> int:
         """Send these messages, in this order. Returns how many were taken: fewer, or none, if the queue is full."""
         taken = 0 if self.must_restart else self._transmission.offer(messages)
-        self._pump(now)
+        self._send_offered(now)
         return taken
 
     def publish_records(self, records: bytes, record_size: int, now: Instant) -> int:
         """Send back-to-back records of one size. Returns how many were taken: all, or none if the queue is full."""
         taken = 0 if self.must_restart else self._transmission.offer_records(records, record_size)
-        self._pump(now)
+        self._send_offered(now)
         return taken
 
     # The contract.
@@ -159,34 +175,40 @@ class Source:
             self.counts["acks_of_others"] += 1  # nearly all, if there are many sources: not decoded
             return
         message = decode_control(datagram)
-        if message.stripe != self._stripe:
+        if message.stripe != self.stripe:
             raise Malformed("another stripe")
         match message:
             case Ack():
-                outcome = self._receive_ack(message, now)
+                self.receive_ack(message, ranges_by_stream(message).get((self.me, self.incarnation), ()), now)
             case Hole() | Progress():
-                outcome = self._refusal(message.sender, datagram) or self._receive_hole_or_progress(message, now)
+                self.receive_reply(message, datagram, now)
             case _:
                 raise Malformed("not for a source")
+
+    def receive_ack(self, ack: Ack, own: Sequence[PlacedRange], now: Instant) -> None:
+        """Process an acknowledgment, of which `own` are the ranges of this incarnation."""
+        self.counts[self._receive_ack(ack, own, now)] += 1
+
+    def receive_reply(self, message: Hole | Progress, datagram: bytes, now: Instant) -> None:
+        """Process what a token site replied to this source alone."""
+        outcome = self._refusal(message.sender, datagram) or self._receive_hole_or_progress(message, now)
         self.counts[outcome] += 1
 
-    def _receive_ack(self, ack: Ack, now: Instant) -> str:
+    def _receive_ack(self, ack: Ack, own: Sequence[PlacedRange], now: Instant) -> str:
         """Use the ranges of this incarnation, if the marks of all of them are correct."""
-        sequence, through = ack.sequence, 0
-        for named, mark in zip(ack.ranges, ack.marks, strict=True):
-            if (named.source, named.incarnation) == (self.me, self.incarnation):
-                proof = self._marker.mark(
-                    ack.formation,
-                    ack.token,
-                    sequence,
-                    named,
-                    release_lag_us=ack.release_lag_us,
-                    backlog_us=ack.backlog_us,
-                )
-                if proof != mark:
-                    return "forged"
-                through = named.end - 1
-            sequence += named.count
+        through = 0
+        for named, mark, sequence in own:
+            proof = self._marker.mark(
+                ack.formation,
+                ack.token,
+                sequence,
+                named,
+                release_lag_us=ack.release_lag_us,
+                backlog_us=ack.backlog_us,
+            )
+            if proof != mark:
+                return "forged"
+            through = named.end - 1
         if not through:
             return "acks_of_others"
         if not self._transmission.enter(ack.formation, now):
@@ -233,6 +255,11 @@ class Source:
                     f"{self._transmission.settled_through + 1}"
                 )
             )
+
+    def _send_offered(self, now: Instant) -> None:
+        self._pump(now)
+        if self.on_publish is not None:
+            self.on_publish(self)
 
     def _pump(self, now: Instant) -> None:
         if self.must_restart:

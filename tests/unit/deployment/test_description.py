@@ -122,6 +122,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ('junction = "s1"', "", r"loop 1 has no junction; name the site that joins it to loop 0"),
         ("parent = 0", "parent = 7", r"loop 1 has parent 7; expected one of the other loops"),
         ("s2 = { node = 2,", "s2 = { node = 1,", r"s2\.node is 1; s1 has the same; each needs its own"),
+        ("192.0.2.1:17202", "192.0.2.1:17200", r"s3\.address is '192.0.2.1:17200'; s1 has the same; each"),
         ("s2 = { node = 2,", "s2 = { knot = 2, node = 2,", r"sites\.s2\.knot is 2; no such field is known"),
         ("s2 = {", '"s 2" = {', r"sites\.s 2 is 's 2'; a name has up to 32 letters"),
         ('address = "192.0.2.1:17200"', 'address = "192.0.2.1"', r"sites\.s1\.address is '192.0.2.1'; expected HOST:P"),
@@ -133,6 +134,15 @@ def test_a_mistake_is_one_sentence_with_its_field(tmp_path: Path, written: str, 
         changed(tmp_path, written, instead)
     assert str(tmp_path / "new" / FILE) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_sources_of_one_process_may_share_an_address(tmp_path: Path) -> None:
+    deployment = made(tmp_path / "new", hosts=HOSTS[:1])
+    one, other = (f"{node.host}:{node.port}" for node in deployment.of_kind(NodeKind.SOURCE)[:2])
+    file = tmp_path / "new" / FILE
+    file.write_text(file.read_text().replace(other, one))
+    shared = read_deployment(tmp_path / "new").of_kind(NodeKind.SOURCE)[:2]
+    assert [f"{node.host}:{node.port}" for node in shared] == [one, one]
 
 
 @pytest.mark.parametrize(("written", "meant"), [('"auto"', "AUTO"), ("true", "ALWAYS"), ("false", "NEVER")])

@@ -75,6 +75,24 @@ def test_a_mistake_is_named_with_its_remedy(tmp_path: Path, text: str, sentence:
     assert sentence in str(refused.value)
 
 
+def test_a_gateway_and_an_arbiter_need_addresses_of_their_own(tmp_path: Path) -> None:
+    """Sources at one address are one process."""
+    with pytest.raises(UserError, match=r"gateways.XLON is 'XLON'; XNYS has the same address; gateways.XLON needs its"):
+        shared(tmp_path / "gateway", '[gateways.XLON]\nfix = "a:1"')
+    with pytest.raises(UserError, match=r"floor.arbiters.s1 is 'XNYS'; XLON has the same address; floor.arbiters.s1"):
+        shared(tmp_path / "arbiter", '[floor.arbiters]\ns1 = "XNYS"')
+
+
+def shared(folder: Path, text: str) -> Deployment:
+    """A deployment whose sources XNYS and XLON are at one address, and whose file ends with these lines."""
+    deployment = made(folder, "")
+    one, other = (deployment.nodes[name] for name in ("XNYS", "XLON"))
+    file = folder / FILE
+    addresses = f"{other.host}:{other.port}", f"{one.host}:{one.port}"
+    file.write_text(f"{file.read_text().replace(*addresses)}\n{text}\n")
+    return read_deployment(folder)
+
+
 def test_limits_that_are_left_out_stay_as_they_are() -> None:
     assert limits_of({}) == USUAL_LIMITS
     listed = limits_of({"open_orders": 3, "orders_per_s": None})

@@ -21,6 +21,7 @@ from fairtape.core.instants import MILLISECOND, Instant
 from fairtape.journal import Damaged, JournalReader, JournalWriter, SyncPolicy, verify
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
+from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import Control, Hole, Progress, Request, TokenAck
 from unit.journal import journal_values
@@ -112,16 +113,18 @@ class ReceiverTarget:
 
 
 class SourceTarget:
-    """A source with acknowledged blocks, blocks in flight and received control datagrams."""
+    """A source with acknowledged blocks, blocks in flight and received control datagrams; alone or in a group."""
 
-    def __init__(self) -> None:
-        self.machine: Source = source()
+    def __init__(self, *, grouped: bool = False) -> None:
+        self.source = source()
+        others = [source(node=OTHER_SOURCE, incarnation=2)]
+        self.machine: Source | SourceGroup = SourceGroup([self.source, *others]) if grouped else self.source
         self.received: list[bytes] = []
         signer = Signer()
         self.kept = [*elsewhere(LAYOUT, signer), signer.ack(LAYOUT, 2, 5, [named(1, node=OTHER_SOURCE)])]
         self.now: Instant = STARTS_AT
         for number in range(12):
-            self.machine.publish([b"trade %d" % number], self.now)
+            self.source.publish([b"trade %d" % number], self.now)
         sent = [datagram for effect in only(Multicast, self.machine.drain()) for datagram in effect.datagrams]
         datagrams = [
             signer.ack(LAYOUT, 1, 1, [named(1, 3), named(1, node=OTHER_SOURCE)]),
@@ -140,15 +143,20 @@ def strike(target: ReceiverTarget | SourceTarget, datagrams: int, seed: int) -> 
     machine, now = target.machine, target.now
     forger = Forger(Random(seed), received=target.received, kept=target.kept, sources=SOURCES)
     deadline, before = machine.deadline(), snapshot(machine)
-    counted = Counter(machine.counts)
+    counted = counts_of(machine)
     for thrown in range(1, datagrams + 1):
         machine.receive(forger.forge(), now)
         assert machine.drain() == []
-        assert machine.counts.total() == counted.total() + thrown
+        assert counts_of(machine).total() == counted.total() + thrown
         if thrown % BATCH == 0 or thrown == datagrams:
             assert machine.deadline() == deadline
             assert snapshot(machine) == before
-    return machine.counts - counted
+    return counts_of(machine) - counted
+
+
+def counts_of(machine: Receiver | Source | SourceGroup) -> Counter[str]:
+    members = machine.sources.values() if isinstance(machine, SourceGroup) else ()
+    return sum((member.counts for member in members), Counter(machine.counts))
 
 
 SITUATIONS: Final = ("recovering", "token site", "reforming")
@@ -172,6 +180,12 @@ def test_hostile_datagrams_change_nothing_at_a_source() -> None:
     assert set(counted) == {"malformed", "forged", "replayed", "acks", "acks_of_others"}
 
 
+def test_hostile_datagrams_change_nothing_at_a_group_of_sources() -> None:
+    counted = strike(SourceTarget(grouped=True), AT_SOURCES, seed=7)
+    assert counted.total() == AT_SOURCES
+    assert set(counted) == {"malformed", "forged", "replayed", "acks", "acks_of_others", "other_incarnation"}
+
+
 def test_the_targets_are_in_the_middle_of_their_work() -> None:
     """An idle machine has no state to corrupt: these have holes, recoveries, waiting commits and blocks in flight."""
     recovering, token_site, reforming = (ReceiverTarget(situation).machine for situation in SITUATIONS)
@@ -182,7 +196,7 @@ def test_the_targets_are_in_the_middle_of_their_work() -> None:
         assert machine.complete_through >= 2
         assert machine._buffer.with_holes()
     assert token_site.released_through < token_site.complete_through
-    assert SourceTarget().machine.in_flight > 0
+    assert SourceTarget().source.in_flight > 0
 
 
 def test_a_snapshot_sees_every_change() -> None:

@@ -353,7 +353,8 @@ def _nodes(table: TomlTable) -> dict[str, Node]:
     for name, node in nodes.items():
         for key, value in (("node", node.number), ("address", format_address((node.host, node.port)))):
             other = holders.setdefault(value, name)
-            if other != name:
+            grouped = key == "address" and {node.kind, nodes[other].kind} == {NodeKind.SOURCE}
+            if other != name and not grouped:
                 raise table.wrong(f"{name}.{key}", value, f"{other} has the same; each needs its own")
     return nodes
 
@@ -489,13 +490,21 @@ def _gateways(folder: Path, gateways: TomlTable, nodes: Mapping[str, Node]) -> d
 
 
 def _refuse_shared_sources(table: TomlTable, deployment: Deployment) -> None:
-    """A source is one process: it cannot be both an arbiter and a gateway, nor the arbiter of two sites."""
+    """A source is one process: it cannot be both an arbiter and a gateway, nor the arbiter of two sites.
+
+    Sources that share an address are one process, too, so no gateway and no arbiter shares its address.
+    """
     holders: dict[str, str] = {name: f"gateways.{name}" for name in deployment.gateways}
     for site, source in deployment.floor.arbiters.items():
         name, place = deployment.name_of(source), f"floor.arbiters.{deployment.name_of(site)}"
         other = holders.setdefault(name, place)
         if other != place:
             raise table.wrong(place, name, f"{other} is that source, too; each needs its own")
+    addresses = {name: (node.host, node.port) for name, node in deployment.nodes.items()}
+    for name, place in holders.items():
+        sharing = next((other for other in addresses if other != name and addresses[other] == addresses[name]), None)
+        if sharing is not None:
+            raise table.wrong(place, name, f"{sharing} has the same address; {place} needs its own")
 
 
 def _source(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:

@@ -29,13 +29,14 @@ from fairtape.deployment.config.capacity import cores_here, sites_max
 from fairtape.deployment.config.description import FILE, Deployment
 from fairtape.deployment.process.resources import open_formation_store
 from fairtape.net.clock import kernel_bound
-from fairtape.net.driver import WATCHED_MAX, may_run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 from fairtape.net.loopback import PORTS, free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
 
 GROUP: Final = "239.195.0.1"  # any group: its route is looked up and nothing is sent
 PORTS_WANTED: Final = 256
+FILES_WANTED: Final = 1_024
 CORES_WANTED: Final = 2
 CLOCK_BOUND_WANTED: Final = 1 * MILLISECOND
 FREE_MIN: Final = 1 << 30
@@ -230,9 +231,9 @@ def descriptors() -> Finding:
     """Each process keeps sockets and files open."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,} files at once in a process"
-    if limit == resource.RLIM_INFINITY or limit >= WATCHED_MAX:
+    if limit == resource.RLIM_INFINITY or limit >= FILES_WANTED:
         return Finding("file descriptors", CheckStatus.GOOD, found)
-    return Finding("file descriptors", CheckStatus.NOTE, found, f"Raise the limit with: ulimit -n {WATCHED_MAX}")
+    return Finding("file descriptors", CheckStatus.NOTE, found, f"Raise the limit with: ulimit -n {FILES_WANTED}")
 
 
 def disk(directory: Path) -> Finding:

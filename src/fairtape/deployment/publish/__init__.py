@@ -1,6 +1,6 @@
 """Publishing into a ring as one of its sources.
 
-- `source_runtime`: one source on its sockets
+- `source_runtime`: one source on its sockets, or a group of them
 - `target`: what a publisher needs to know about a ring
 - `publisher`: trades at a pace, until all are acknowledged
 - `source_thread`: a source in its own thread, with a queue

@@ -1,8 +1,9 @@
-"""One source on its sockets: what it needs to publish into a ring, and its runtime."""
+"""A source on its sockets, or several at one address: what each needs to publish into a ring, and their runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairtape.core.errors import UserError
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.net.clock import Clock
@@ -10,6 +11,7 @@ from fairtape.net.fault_injection import seeded_injector
 from fairtape.net.node_runtime import NodeRuntime, Producer
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Transport
 from fairtape.nodes.source import Source
+from fairtape.nodes.source_group import SourceGroup
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
 
@@ -33,20 +35,38 @@ class SourceConfig:
 
 def source_of(config: SourceConfig, clock: Clock) -> Source:
     """A new incarnation of one source, numbered by the present time."""
+    return _source(config, clock.now())
+
+
+def group_of(configs: Sequence[SourceConfig], clock: Clock) -> SourceGroup:
+    """New incarnations of several sources at one address, numbered from the present time on."""
+    first, *others = configs
+    for other in others:
+        if other.address_book[other.me] != first.address_book[first.me]:
+            raise UserError(f"sources {first.me} and {other.me} have two addresses; sources of one group have the same")
+        if other.link_faults != first.link_faults:
+            raise UserError(
+                f"sources {first.me} and {other.me} have one address and different link faults; put them into one city"
+            )
+    now = clock.now()
+    return SourceGroup(_source(config, now + place) for place, config in enumerate(configs))
+
+
+def _source(config: SourceConfig, incarnation: int) -> Source:
     return Source(
         me=config.me,
         keys=config.keys,
         timing=config.timing,
         resilience=config.resilience,
-        incarnation=clock.now(),
+        incarnation=incarnation,
         stripe=config.stripe,
         datagram_max=config.datagram_max,
         window_max=config.window_max,
     )
 
 
-def source_runtime(config: SourceConfig, source: Source, producer: Producer | None = None) -> NodeRuntime:
-    """The runtime of a source. It receives only the control channel."""
+def source_runtime(config: SourceConfig, source: Source | SourceGroup, producer: Producer | None = None) -> NodeRuntime:
+    """The runtime of a source, or of a group that it is in. It receives only the control channel."""
     transport: Transport
     if config.groups is None:
         transport = Mesh(config.me, config.address_book)
