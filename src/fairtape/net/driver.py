@@ -62,6 +62,8 @@ class Driver:
         self._urgent = [self._wake_receiver.fileno()]
         for runtime in self._runtimes:
             self._urgent += [each.fd for each in runtime.transport.control]
+            if runtime.producer_fd is not None:
+                self._urgent.append(runtime.producer_fd)
         self._watched = self._urgent + [each.fd for runtime in self._runtimes for each in runtime.transport.data]
         highest = max(self._watched)
         if highest >= WATCHED_MAX:

@@ -46,7 +46,9 @@ def source_of(config: SourceConfig, clock: Clock) -> Source:
     )
 
 
-def source_runtime(config: SourceConfig, source: Source, producer: Producer | None = None) -> NodeRuntime:
+def source_runtime(
+    config: SourceConfig, source: Source, producer: Producer | None = None, *, producer_fd: int | None = None
+) -> NodeRuntime:
     """The runtime of a source. It receives only the control channel."""
     transport: Transport
     if config.groups is None:
@@ -58,4 +60,5 @@ def source_runtime(config: SourceConfig, source: Source, producer: Producer | No
         transport,
         link_faults=seeded_injector(config.link_faults, config.me, seed=config.fault_seed),
         producer=producer,
+        producer_fd=producer_fd,
     )
