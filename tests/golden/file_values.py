@@ -10,6 +10,7 @@ from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.gateway.storage.order_log import OrderLog
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.journal import format as records
+from fairtape.journal.notifications import Level, Notification, encode_notification, encode_registration
 from fairtape.journal.segment_list import LIST_HEADER_SIZE, LIST_NAME
 from fairtape.journal.truncation import plan_truncation, truncate
 from fairtape.ring.receiver.tracing import Trace, TraceKind
@@ -72,6 +73,13 @@ def journal(folder: Path) -> Iterator[tuple[str, bytes | str]]:
         writer.append_formation(formation_change(24, 51, 177, broken=True), AT)
         writer.append(ordered(24, 51, 177), AT)
     yield from files_in(directory, "cut and continued")
+
+
+def notifications() -> Iterator[tuple[str, bytes | str]]:
+    """What a site and the readers of its journal send each other."""
+    for level in Level:
+        yield f"registration {level.name.lower()}", encode_registration(level)
+    yield "notification", encode_notification(Notification(300, 200, 100))
 
 
 def order_log(folder: Path) -> Iterator[tuple[str, bytes | str]]:

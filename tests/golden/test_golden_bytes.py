@@ -25,6 +25,7 @@ KINDS: dict[str, Callable[[Path], Values]] = {
     "entries": lambda _: ring_values.entries(),
     "formations": lambda _: ring_values.formations(),
     "journal": file_values.journal,
+    "notifications": lambda _: file_values.notifications(),
     "order_log": file_values.order_log,
     "traces": file_values.traces,
     "deployment": file_values.deployment,

@@ -1,5 +1,6 @@
 """The runtime of a machine with a journal and a store, and the channels of secondary loops."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from fairtape.core.effects import (
     LOOP_CHANNEL,
     Append,
     AppendFormation,
+    Deliver,
     Effect,
     Fetch,
     FormationChange,
@@ -20,6 +22,7 @@ from fairtape.core.effects import (
     Ordered,
     QueryStore,
     Recovered,
+    Release,
     Span,
     Truncate,
 )
@@ -132,6 +135,54 @@ def test_the_store_is_asked_and_its_answer_arrives_in_a_later_step(tmp_path: Pat
         driver.run(until=within_patience(lambda: bool(machine.answers)))
     assert lines == ["before", "after"]
     assert machine.answers == [Recalled(None, ())]
+
+
+def test_readers_are_notified_after_the_hand_over_and_after_the_journal_has_the_mark(tmp_path: Path) -> None:
+    commit_at = ORDERED.acknowledged_at
+    release = Release(ORDERED.token, ORDERED.sequence, ORDERED.count, commit_at, commit_at, late=False, clock_bound=0)
+    machine = RecordingMachine([AppendFormation(CHANGE), Append(ORDERED), Deliver(ORDERED, release)])
+    runtime, happened = runtime_of(machine, tmp_path), list[str]()
+    assert isinstance(runtime.journal, JournalWriter)
+    writer: JournalWriter = runtime.journal
+
+    class RecordingNotifier:
+        def notify(self) -> None:
+            assert writer.tip is not None
+            happened.append(f"notified of {writer.tip.released - 1}")
+
+        def close(self) -> None:
+            happened.append("closed")
+
+    runtime.notifier, runtime.consumer = RecordingNotifier(), lambda _: happened.append("handed over")
+    with closing(Driver([runtime], SharedClock())) as driver:
+        driver.step()
+        driver.step()
+    assert happened == ["handed over", "notified of 1", "closed"], "nothing is announced while nothing happens"
+
+
+def test_a_producer_is_woken_when_its_descriptor_is_readable() -> None:
+    readable, writable = os.pipe()
+
+    class Reader:
+        read = b""
+
+        def deadline(self) -> Instant | None:
+            return None
+
+        def wake(self, _now: Instant) -> None:
+            self.read += os.read(readable, 1)
+
+    producer = Reader()
+    transport = Mesh(ONE, {ONE: local_peer(Role.SITE)})
+    runtime = NodeRuntime(RecordingMachine(), transport, producer=producer, producer_fd=readable)
+    with closing(Driver([runtime], SharedClock())) as driver:
+        driver.step()
+        assert producer.read == b""
+        os.write(writable, b"xy")
+        driver.run(until=within_patience(lambda: producer.read == b"xy"))
+        assert producer.read == b"xy"
+    os.close(readable)
+    os.close(writable)
 
 
 @pytest.fixture(params=["multicast", "mesh"])

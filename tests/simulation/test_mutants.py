@@ -3,9 +3,12 @@
 import pytest
 
 from fairtape.core.instants import Instant
+from fairtape.nodes.receiver import Receiver
+from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.sender.retention import RetentionBuffer
+from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.ring_run import run_seed
 
 SEEDS = range(1, 60)
@@ -51,3 +54,11 @@ def test_a_broken_machine_is_detected_by(
     outcomes = (run_seed(seed) for seed in SEEDS)
     found = next(outcome for outcome in outcomes if outcome.failed)
     assert found.guarantee == guarantee, found.text
+
+
+def test_a_claim_without_a_proof_of_the_new_formation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of a new formation may still be catching up."""
+    monkeypatch.setattr(ReconfigurableReceiver, "stable_through", Receiver.stable_through)
+    outcomes = (run_cluster(seed) for seed in SEEDS)
+    found = next(outcome for outcome in outcomes if outcome.failed)
+    assert found.guarantee == "TrueClaims", found.text

@@ -31,6 +31,7 @@ REFORMERS: Final = 2
 SECONDS_MAX: Final = 1e9
 FOREVER: Final = 10**9 * SECOND
 START_PERIOD_MAX: Final = 60.0  # seconds for a site to serve, on a busy machine
+POLL_PERIOD: Final = 0.01  # seconds between two looks for a site that serves, or at a reader that does not read
 CLUSTER_CHECK_PERIOD: Final = 0.1  # seconds between two checks of the processes
 
 NEW_ONLY: Final = ("sites", "profile", "mesh")
@@ -188,8 +189,6 @@ def _released_end(deployment: "Deployment") -> int:
 
 def _await_site(failover: "SiteFailover", checks: "ClusterChecks", interrupts: "Interrupts") -> "NodeId | None":
     """The first site that serves; None after Ctrl-C, or where the deployment fails."""
-    from fairtape.journal.follow import POLL_PERIOD
-
     give_up_at = time.monotonic() + START_PERIOD_MAX
     while not interrupts.count and not checks.failed():
         chosen = failover.choose()
@@ -197,7 +196,7 @@ def _await_site(failover: "SiteFailover", checks: "ClusterChecks", interrupts: "
             return chosen
         if time.monotonic() > give_up_at:
             raise UserError(f"no site served within {START_PERIOD_MAX:g} s; try again when the machine is less busy")
-        time.sleep(POLL_PERIOD / SECOND)
+        time.sleep(POLL_PERIOD)
     return None
 
 
@@ -237,8 +236,8 @@ class TapeListener:
         from fairtape.net.clock import SharedClock
 
         lines = (JsonLines if as_json else TextLines)(failover.names)
-        follower = failover.follow(site, from_sequence=from_sequence)
-        self.tape = TapePrinter(follower, OutputThread(sys.stdout.fileno()), lines)
+        self._follower = failover.follow(site, from_sequence=from_sequence)
+        self.tape = TapePrinter(self._follower, OutputThread(sys.stdout.fileno()), lines)
         self._failover = failover
         self._interrupts = interrupts
         self._clock = SharedClock()
@@ -249,7 +248,6 @@ class TapeListener:
         `failed` is called often and says why the deployment cannot go on.
         """
         from fairtape.cli.tape_printer import PrintState
-        from fairtape.journal.follow import POLL_PERIOD
         from fairtape.journal.format import Damaged
 
         ends_at = self._clock.now() + period
@@ -262,8 +260,10 @@ class TapeListener:
                 state = self.tape.advance()
                 if state is PrintState.CAUGHT_UP and self._failover.is_over:
                     return ["the deployment has stopped"]
-                if state is not PrintState.BUSY:
-                    time.sleep(POLL_PERIOD / SECOND)
+                if state is PrintState.CAUGHT_UP:
+                    self._follower.wait(ends_at - self._clock.now())
+                elif state is PrintState.HELD_UP:
+                    time.sleep(POLL_PERIOD)
         except Damaged as damage:
             return [str(damage)]
         return []

@@ -1,7 +1,7 @@
 """Feeds from journals: of one journal, or of a deployment that runs on this machine.
 
-A journal keeps everything, so a reader that is slow, or resumes the next day, misses nothing. A site does not know its
-readers and does not wait for them.
+A journal keeps everything, so a reader that is slow, or resumes the next day, misses nothing. A site notifies its
+readers of releases and does not wait for them.
 """
 
 import time
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.client.errors import ClientError
-from fairtape.core.instants import SECOND
 from fairtape.deployment.follow.site_failover import SiteEvent, SiteFailover, SiteRestored, SiteSilent
 from fairtape.journal import JournalEntry, JournalFollower, JournalReader
-from fairtape.journal.follow import POLL_PERIOD, first_sequence, released_end
+from fairtape.journal.follow import first_sequence, released_end
 from fairtape.tape.batches import ROWS_MAX
 from fairtape.tape.decoding import EntryDecoder
 from fairtape.tape.feed import (
@@ -62,7 +61,7 @@ class JournalFeed:
                 if not found:
                     if not self.endless:
                         return
-                    time.sleep(POLL_PERIOD / SECOND)
+                    follower.wait()
 
     def stop(self) -> None:
         self._stopped = True
@@ -145,7 +144,7 @@ class DeploymentFeed:
                 if not found:
                     if self._failover.is_over:
                         return
-                    time.sleep(POLL_PERIOD / SECOND)
+                    follower.wait()
         finally:
             follower.close()
 

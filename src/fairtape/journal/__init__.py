@@ -8,6 +8,7 @@
 - `truncation`: removes the end of the order, atomically
 - `reader`: `JournalReader` reads by sequence number or by time, `History` in chunks for sites that catch up
 - `follow`: `JournalFollower` follows a journal while it grows
+- `notifications`: a site announces to readers in other processes how far its journal has come
 - `audit`: `verify` checks one journal, `compare` checks several against each other
 
 Bad bytes raise `Damaged`, which names the file, the byte and the sequence number. A disk that cannot be written raises
@@ -18,6 +19,7 @@ from fairtape.journal.audit import AuditReport, Comparison, Difference, Extent, 
 from fairtape.journal.crash_recovery import TornTail
 from fairtape.journal.follow import JournalFollower
 from fairtape.journal.format import Damaged, Tip
+from fairtape.journal.notifications import NotificationReceiver, NotificationSender
 from fairtape.journal.reader import Cursor, FormationChanged, History, JournalEntry, JournalMessage, JournalReader
 from fairtape.journal.segments import Summary
 from fairtape.journal.writer import JournalWriter, SyncPolicy, WriteFailed
@@ -36,6 +38,8 @@ __all__ = [
     "JournalMessage",
     "JournalReader",
     "JournalWriter",
+    "NotificationReceiver",
+    "NotificationSender",
     "Problem",
     "Summary",
     "SyncPolicy",

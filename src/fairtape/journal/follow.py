@@ -16,14 +16,14 @@ from typing import Final, Self
 
 from fairtape.core.effects import FormationChange, Release
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MILLISECOND, SECOND, Duration
+from fairtape.core.instants import SECOND, Duration
 from fairtape.journal.format import HEADER_SIZE, Owner
+from fairtape.journal.notifications import IDLE_PERIOD, POLL_PERIOD, NotificationReceiver
 from fairtape.journal.reader import Cursor, FormationChanged, JournalEntry, JournalReader
 from fairtape.journal.segment_list import BEHIND_MAX
 from fairtape.journal.segments import Place, RecordScanner, Segment
-from fairtape.wire.frames import NodeId
+from fairtape.wire.frames import NUMBER_MAX, NodeId
 
-POLL_PERIOD: Final = 10 * MILLISECOND  # between two reads of a journal that was read to its end
 REPAIR_PERIOD_MAX: Final = 5 * SECOND  # for which a journal may be unreadable while its site truncates it
 REWIND_MAX: Final = 100_000  # sequence numbers that are searched for a Break
 
@@ -48,6 +48,7 @@ class JournalFollower:
         self._repair_period = repair_period
         self._damaged_at: int | None = None  # since when the journal cannot be read
         self._cursor: Cursor | None = None
+        self._notifications: NotificationReceiver | None = None
         self._open(from_sequence)
         self.formation = self._formation_before(from_sequence)
 
@@ -61,7 +62,7 @@ class JournalFollower:
     def new_entries(self) -> Iterator[JournalEntry | FormationChanged]:
         """What was released since the last call, with the changes of formation. Ends at damage that may be repaired."""
         try:
-            for each in self._cursor_here().everything():
+            for each in self._cursor_here().everything(through=self._announced()):
                 if isinstance(each, JournalEntry):
                     self._damaged_at = None
                     self.next_sequence = each.end
@@ -82,7 +83,7 @@ class JournalFollower:
             self._damaged_at = None
         except UserError:
             now = time.monotonic_ns()
-            self.close()
+            self._close_cursor()
             self._damaged_at = now if self._damaged_at is None else self._damaged_at
             if now - self._damaged_at >= self._repair_period:
                 raise
@@ -108,11 +109,37 @@ class JournalFollower:
     def follow(self, site: NodeId) -> None:
         """Go on with the journal of this site; where its order had a Break meanwhile, from the Break on."""
         journal = self._reader(site)
-        self.close()
+        self._close_cursor()
         self.site, self.journal = site, journal
+        if self._notifications is not None:
+            self._notifications.follow(journal.directory)
+
+    @property
+    def notifications(self) -> NotificationReceiver:
+        """The notifications of the site that is followed."""
+        if self._notifications is None:
+            self._notifications = NotificationReceiver(self.journal.directory)
+        return self._notifications
+
+    def wait(self, period: Duration = IDLE_PERIOD, *, poll_period: Duration = POLL_PERIOD) -> None:
+        """After the journal was read to its end: return when it is time to read again, after `period` at the latest.
+
+        A journal without notifications is read again after `poll_period`.
+        """
+        self.notifications.wait(self.next_sequence - 1, period, poll_period=poll_period)
 
     def close(self) -> None:
         """Close the files. Reading again opens them."""
+        self._close_cursor()
+        if self._notifications is not None:
+            self._notifications.close()
+            self._notifications = None
+
+    def _announced(self) -> int:
+        """The last number that is to be found now, if the site has announced it."""
+        return NUMBER_MAX if self._notifications is None else self._notifications.announced_after(self.next_sequence)
+
+    def _close_cursor(self) -> None:
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None
@@ -129,7 +156,7 @@ class JournalFollower:
         return self._cursor
 
     def _open(self, sequence: int) -> None:
-        self.close()
+        self._close_cursor()
         self.next_sequence = self._begin = sequence
         self._cursor = self.journal.entries(from_sequence=sequence)
 

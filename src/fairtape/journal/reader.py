@@ -101,11 +101,20 @@ class Cursor:
     def __iter__(self) -> Iterator[JournalEntry]:
         return (each for each in self.everything() if isinstance(each, JournalEntry))
 
-    def everything(self) -> Iterator[JournalEntry | FormationChanged]:
-        """Entries, and the changes of formation between them."""
+    def everything(self, *, through: int = NUMBER_MAX) -> Iterator[JournalEntry | FormationChanged]:
+        """Entries, and the changes of formation between them.
+
+        Ends after the entry with the number `through`. A reader that knows how far the journal has come saves the
+        search for its end.
+        """
         while (found := self._next()) is not None:
-            if isinstance(found, FormationChanged) or found.end > self._from_sequence:
+            if isinstance(found, FormationChanged):
                 yield found
+                continue
+            if found.end > self._from_sequence:
+                yield found
+            if found.end > through:
+                return
 
     def __enter__(self) -> Self:
         return self

@@ -68,10 +68,12 @@ class Driver:
         self._runtime_of: dict[int, int] = {}  # by file descriptor
         control, data = [self._wake_receiver.fileno()], []
         for place, runtime in enumerate(self._runtimes):
-            control += [each.fd for each in runtime.transport.control]
-            data += [each.fd for each in runtime.transport.data]
-            for each in (*runtime.transport.control, *runtime.transport.data):
-                self._runtime_of[each.fd] = place
+            urgent = [each.fd for each in runtime.transport.control]
+            urgent += [] if runtime.producer_fd is None else [runtime.producer_fd]
+            gathered = [each.fd for each in runtime.transport.data]
+            control += urgent
+            data += gathered
+            self._runtime_of |= dict.fromkeys((*urgent, *gathered), place)
         self._urgent, self._watched = Poll(control), Poll([*control, *data])
 
     def run(self, until: Callable[[], bool] | None = None) -> None:

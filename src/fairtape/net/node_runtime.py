@@ -2,9 +2,9 @@
 
 A step first does what is due, because that may be a release. Then it reads datagrams in slices, and after each slice
 does what has become due meanwhile: a flood delays a release by one slice at most. After a release it yields the
-processor, so that all sites of one machine release before any of them goes on. Control sockets are read *before* data
-sockets and handed over *after* them, so that an acknowledgment never overtakes the messages that it names only because
-two sockets are read one after the other.
+processor, so that all sites of one machine release before any of them goes on. Only then are readers of the journal
+notified. Control sockets are read *before* data sockets and handed over *after* them, so that an acknowledgment never
+overtakes the messages that it names only because two sockets are read one after the other.
 
 Effects bear the clock reading at which the step began. A release is dated again when it is handed over, because that is
 the instant that others can observe.
@@ -106,6 +106,15 @@ class Producer(Protocol):
         """Submit what is due."""
 
 
+class Notifier(Protocol):
+    """Announces to other processes how far the journal has come."""
+
+    def notify(self) -> None:
+        """Announce what has changed; never wait."""
+
+    def close(self) -> None: ...
+
+
 class NodeRuntime:
     """One machine with its sockets, storage and callbacks."""
 
@@ -122,8 +131,10 @@ class NodeRuntime:
         "link_faults",
         "log",
         "machine",
+        "notifier",
         "on_formation",
         "producer",
+        "producer_fd",
         "reporter",
         "store",
         "transport",
@@ -137,24 +148,31 @@ class NodeRuntime:
         link_faults: FaultInjector | None = None,
         journal: JournalInterface | None = None,
         producer: Producer | None = None,
+        producer_fd: int | None = None,
         consumer: Callable[[Deliver], None] | None = None,
         reporter: Callable[[Report], None] | None = None,
         history: HistoryInterface | None = None,
         store: StoreInterface | None = None,
         on_formation: Callable[[FormationChange], None] | None = None,
+        notifier: Notifier | None = None,
         log: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_formation` is called with each formation change; behind one with a Break, numbers may be reused."""
+        """`on_formation` is called with each formation change; behind one with a Break, numbers may be reused.
+
+        The producer is also woken when `producer_fd` is readable; it has to make it unreadable.
+        """
         self.machine = machine
         self.transport = transport
         self.link_faults = link_faults
         self.journal = journal
         self.producer = producer
+        self.producer_fd = producer_fd
         self.consumer = consumer
         self.reporter = reporter
         self.history = history
         self.store = store
         self.on_formation = on_formation
+        self.notifier = notifier
         self.log = log
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
@@ -211,6 +229,8 @@ class NodeRuntime:
         if self._handed_over:
             self._handed_over = False
             os.sched_yield()
+        if acted and self.notifier is not None:
+            self.notifier.notify()
 
     def _take_in(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> bool:
         """Give the machine what has arrived, and let the producer submit; whether there was anything."""
@@ -227,15 +247,15 @@ class NodeRuntime:
             for answer in self.store.answers():
                 cast(StoreMachine, self.machine).answered(answer, now)
                 taken = True
-        if self.producer is not None and _is_due(self.producer, now):
+        if self.producer is not None and (self.producer_fd in ready or _is_due(self.producer, now)):
             self.producer.wake(now)
             taken = True
         return taken
 
     def close(self) -> None:
-        """Close the transport, and the journal and the store if there are any."""
+        """Close the transport, and the journal, its notifier and the store if there are any."""
         with ExitStack() as closing:
-            for each in (self.store, self.journal, self.transport):
+            for each in (self.store, self.journal, self.notifier, self.transport):
                 if each is not None:
                     closing.callback(each.close)
 

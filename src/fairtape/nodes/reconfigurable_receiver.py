@@ -133,6 +133,12 @@ class ReconfigurableReceiver(Receiver):
         )
 
     @property
+    def stable_through(self) -> int:
+        """Only what acknowledgments prove: members of a new formation may still be catching up; 0: nothing."""
+        stable_through = super().stable_through
+        return stable_through if stable_through > self.fixed_through else 0
+
+    @property
     def survives_through(self) -> int:
         """The highest token up to which K + 1 sites are known to hold everything."""
         return self._resilience.survives_through

@@ -333,6 +333,11 @@ class Site:
         return self.receiver.next_sequence if self.receiver is not None else self._recovered.sequence
 
     @property
+    def stable_through(self) -> int:
+        """The highest token up to which all members are proven to hold everything; 0: none."""
+        return self.receiver.stable_through if self.receiver is not None else 0
+
+    @property
     def membership_state(self) -> MembershipState:
         """The state of this site in its latest formation."""
         receiver = self.receiver

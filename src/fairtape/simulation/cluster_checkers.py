@@ -1,8 +1,8 @@
 """The guarantees of a cluster that reforms and heals.
 
 One order · no gap, no duplicate, nothing invented · source order · one token holder per formation and token · never
-early · released together, or marked late · survives K · no site acts in a formation that was superseded. Released
-messages may be lost only by a Break. A violation names its guarantee.
+early · released together, or marked late · survives K · true claims · no site acts in a formation that was superseded.
+Released messages may be lost only by a Break. A violation names its guarantee.
 """
 
 from collections import Counter, defaultdict
@@ -12,6 +12,7 @@ from fairtape.core.effects import FormationChange, Ordered, Release, Span
 from fairtape.core.instants import MICROSECOND, Duration, Instant
 from fairtape.core.spans import MessageAssembler, StreamId
 from fairtape.nodes.coordinator.server import Reformer
+from fairtape.nodes.site import Site
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
@@ -38,6 +39,7 @@ class ClusterCheckers(Observer):
         self._contents: dict[tuple[int, int], Ordered] = {}  # by formation and token
         self._holders: dict[tuple[int, int], set[NodeId]] = defaultdict(set)
         self._order: dict[int, dict[int, Identity]] = defaultdict(dict)  # by sequence, then by formation
+        self._claimed: dict[NodeId, int] = defaultdict(int)  # the token that each site last called stable
         self._expected: dict[NodeId, int] = defaultdict(lambda: 1)
         self._released_through: dict[NodeId, int] = defaultdict(int)
         self._resumed_at: dict[NodeId, Instant] = {}  # by the site's own clock
@@ -57,11 +59,12 @@ class ClusterCheckers(Observer):
             self._violated("OneHolder", node, f"a second Ack({ack.token}) of formation {ack.formation}")
 
     def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
-        """OneOrder: a token of a formation has one content."""
+        """OneOrder: a token of a formation has one content. TrueClaims: what is stable is held by all members."""
         name = ordered.formation, ordered.token
         if self._contents.setdefault(name, ordered) != ordered:
             self._violated("OneOrder", node, f"token {ordered.token} of formation {ordered.formation} differs")
         self._holders[name].add(node)
+        self._check_claim(node)
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
         """NoGap, NeverEarly, ReleasedTogether, Fenced, SurvivesK and OneOrder."""
@@ -144,6 +147,28 @@ class ClusterCheckers(Observer):
         clock = self._cluster.world.clock(node)
         grain = clock.grain if isinstance(clock, DriftingClock) else 0
         return min(grain, 2 * formation.timing.clock_error_max + MICROSECOND)
+
+    def _check_claim(self, node: NodeId) -> None:
+        """TrueClaims: all members of the formation that proves a token to be stable hold everything up to it.
+
+        A site announces this to readers of its journal.
+        """
+        site = self._cluster.world.machine(node)
+        assert isinstance(site, Site)
+        claimed, known = site.stable_through, self._claimed[node]
+        self._claimed[node] = claimed
+        if claimed <= known or site.formation is None:
+            return
+        latest = site.formation.number
+        proof = [each for each in self.formations() if each.number <= latest and each.first_token <= claimed][-1]
+        for entry in reversed(self._cluster.journals[node].entries):
+            if entry.token <= known:
+                return
+            if isinstance(entry, Ordered) and entry.token <= claimed:
+                missing = set(proof.members) - self._holders[entry.formation, entry.token]
+                if missing:
+                    text = f"claims that all hold token {claimed}; {sorted(missing)} do not hold token {entry.token}"
+                    self._violated("TrueClaims", node, text)
 
     def _check_fenced(self, node: NodeId, number: int, token: int, did: str) -> None:
         """Fenced: once a formation is recorded, no site acts on tokens that it supersedes.

@@ -204,7 +204,8 @@ def symbol_set(symbols: Sequence[Symbol]) -> Arrow:
 def dictionary_codes(names: Values) -> tuple[Values, list[bytes]]:
     """Padded names as codes, and the names of the codes, in the order of their first occurrence."""
     found = fixed_names(names).dictionary_encode()
-    return found.indices.to_numpy(), [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
+    indices = np.frombuffer(found.indices.buffers()[1], np.int32, len(names))  # `to_numpy` would import pandas
+    return indices, [name.rstrip(b"\0") for name in found.dictionary.to_pylist()]
 
 
 def fixed_names(names: Values) -> Arrow:

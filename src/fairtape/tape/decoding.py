@@ -242,7 +242,9 @@ def _places(runs: Sequence[_SpanPart], at: Instant) -> PlaceRows:
     counts = [run.rows for run in runs]
     table = np.array([_place(run, at) for run in runs], PLACE_DTYPE)
     places: PlaceRows = np.repeat(table, counts)
-    within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
+    within = np.arange(len(places))
+    if len(runs) > 1:
+        within -= np.repeat(np.cumsum(counts) - counts, counts)
     for name in ("sequence", "source_number", "stripe_number"):
         places[name] += within
     return places

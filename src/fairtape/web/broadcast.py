@@ -1,9 +1,9 @@
 """All customers of the ticker, in channels. What the customers of a channel are sent is encoded once for all of them.
 
 The broadcaster works in rounds: a round takes what was released since the last one, and each channel encodes it. With
-few customers a round is over at once and the next one follows in two milliseconds. With many, the pause is as long as
-the round was, so that half of the processor is left for other work; but a round begins every 24 milliseconds if it can,
-because messages that wait for it grow old.
+few customers a round is over at once and the next one may follow in two milliseconds. With many, the pause is as long
+as the round was, so that half of the processor is left for other work; but a round begins every 24 milliseconds if it
+can, because messages that wait for it grow old.
 
 The order of customers rotates from round to round, so that no customer is always ahead of another.
 
@@ -15,7 +15,7 @@ others nothing: a backlog holds references to what all have in common, and its l
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
@@ -307,6 +307,7 @@ class Broadcaster:
         self.customers: set[WebCustomer] = set()
         self.counts: Counter[str] = Counter()
         self.stale: Stale | None = None  # the site does not serve
+        self.on_replay: Callable[[], None] = lambda: None  # a customer can be sent a piece of the past
         self._channels: dict[tuple[object, ...], BroadcastChannel] = {}
         self._replaying: dict[WebCustomer, None] = {}  # in the order of their turns
         self._awaiting_snapshot: set[WebCustomer] = set()  # it is sent once they are live
@@ -364,6 +365,7 @@ class Broadcaster:
         ] = None
         if past:
             self._replaying[customer] = None
+            self.on_replay()
         if subscription.snapshot:
             self._awaiting_snapshot.add(customer)
         return {
@@ -457,6 +459,8 @@ class Broadcaster:
         """The connection of a customer takes more again."""
         customer.resume(now)
         self._count_omitted(customer)
+        if customer in self._replaying:
+            self.on_replay()
 
     def _send(self, item: Item, members: Iterable[WebCustomer], encoding: Encoding, now: Instant) -> None:
         frame: bytes | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.instants import MILLISECOND, Duration, Instant
-from fairtape.journal import JournalEntry, JournalFollower, JournalReader
+from fairtape.journal import JournalEntry, JournalFollower, JournalReader, NotificationReceiver
 from fairtape.journal.follow import REPAIR_PERIOD_MAX, first_sequence, released_end
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.decoding import EntryDecoder
@@ -44,6 +44,11 @@ class DeliveryReader:
     def formation(self) -> int:
         """The latest formation that was read; 0 where none was."""
         return self._follower.formation
+
+    @property
+    def notifications(self) -> NotificationReceiver:
+        """The notifications of the site that writes the journal."""
+        return self._follower.notifications
 
     def take(self, period: Duration = PIECE_PERIOD) -> list[Delivery]:
         """The next piece; empty where the journal ends for now."""
@@ -146,6 +151,11 @@ class LiveTicker:
     def formation(self) -> int:
         """The formation that numbers the order at its live end; 0 before anything is in it."""
         return self._reader.formation
+
+    @property
+    def notifications(self) -> NotificationReceiver:
+        """The notifications of the site."""
+        return self._reader.notifications
 
     def begin(self) -> int:
         """The first number that the journal holds."""

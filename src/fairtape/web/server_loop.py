@@ -1,7 +1,8 @@
 """The rounds of a server, in its event loop: read the journal, send what is new, send replays to customers that resume.
 
-The journal is polled: a poll costs some microseconds, the site needs no knowledge of its readers, and a journal that is
-copied here by other means is served as well.
+A round begins when the site notifies of a release, or a customer can be sent a piece of the past. Without customers,
+releases are gathered for a while. A journal without notifications is polled; so one that is copied here by other means
+is served as well.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from fairtape.deployment.follow.site_failover import SiteFailover
 from fairtape.tape.batches import TradeBatch
 from fairtape.tape.feed import Delivery
 from fairtape.tape.records import Delayed, Notice, Prompt
-from fairtape.web.broadcast import PAUSE_MIN, Broadcaster, pause_after
+from fairtape.web.broadcast import PAUSE_MIN, ROUND_PERIOD, Broadcaster, pause_after
 from fairtape.web.websocket import WebSocketConnection
 
 SITE_PERIOD: Final = 100 * MILLISECOND  # between two calls that check the site, which has a period of its own
-INDEX_PERIOD: Final = 100 * MILLISECOND
+INDEX_PERIOD: Final = 500 * MILLISECOND  # between two calls that index what was appended, for replays
 PING_PERIOD: Final = 20 * SECOND  # between two pings
 DELAYS_MAX: Final = 1_024  # rounds whose delays are kept
 LATE_MIN: Final = 5  # late rounds, and one in a hundred, make a server overloaded; a single one does not
@@ -76,6 +77,7 @@ class ServerLoop:
         self.ending = False
         self.failure: Exception | None = None  # what made it impossible to go on
         self._failover = failover
+        broadcaster.on_replay = broadcaster.ticker.notifications.end_wait
         self._report = report
         self._lag = LagMonitor()
         self._release_errors: deque[Duration] = deque(maxlen=DELAYS_MAX)
@@ -105,8 +107,23 @@ class ServerLoop:
             await asyncio.sleep(0)  # the transports send now
             if found:
                 self._measure(found)
-            pause = PAUSE_MIN if self.broadcaster.busy else pause_after(time.monotonic_ns() - began_at)
-            await asyncio.sleep(pause / SECOND)
+            await self._pause(began_at, idle=not found)
+
+    async def _pause(self, began_at: Instant, *, idle: bool) -> None:
+        """Wait until there is something to do, and leave a part of the time to others."""
+        now = time.monotonic_ns()
+        if not (self.broadcaster.busy or self.ending):
+            ticker, due_at = self.broadcaster.ticker, min(self._due.values())
+            await ticker.notifications.wait_in_loop(ticker.due - 1, due_at - now, poll_period=PAUSE_MIN)
+        if self.broadcaster.busy or self.ending:
+            resumes_at = now + PAUSE_MIN
+        elif not self.broadcaster.channels:
+            resumes_at = began_at + ROUND_PERIOD
+        else:
+            resumes_at = now if idle else now + pause_after(now - began_at)
+        left = resumes_at - time.monotonic_ns()
+        if left > 0:
+            await asyncio.sleep(left / SECOND)
 
     def end(self) -> None:
         """The last round: publish what was released by now. Customers that have everything are closed afterwards."""
@@ -136,11 +153,12 @@ class ServerLoop:
         self.broadcaster.send_replays(now)
 
     def _measure(self, found: list[Delivery]) -> None:
-        now = time.time_ns()
+        now, has_customers = time.time_ns(), self.broadcaster.channels > 0
         for delivery in found:
             if isinstance(delivery, TradeBatch):
                 released_at = int(delivery.places["released_at"].min())
-                if released_at >= self.began_at:  # what was released before is the past, however it came here
+                # What was released before is the past, however it came here.
+                if has_customers and released_at >= self.began_at:
                     self._lag.delays.append(now - released_at)
                 errors = delivery.places["released_at"] - delivery.places["commit_at"]
                 self._release_errors.append(int(errors.max()))

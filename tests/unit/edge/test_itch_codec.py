@@ -45,7 +45,8 @@ SPOILT = st.tuples(PLAIN, st.integers(0, TRADE_SIZE - 1), st.integers(0, 255)).m
 @given(st.lists((PLAIN | ODD | trades()).map(encode) | SPOILT, min_size=1, max_size=20))
 def test_a_token_is_encoded_as_its_trades_are_one_by_one(payloads: list[bytes]) -> None:
     encoder = ItchEncoder(EDITION.plan, 0)
-    shares, strays = encoder.encode(b"".join(payloads), np.arange(1, len(payloads) + 1, dtype=np.uint64))
+    shares, strays = encoder.encode_few(b"".join(payloads), range(1, len(payloads) + 1))
+    assert (shares, strays) == encoder.encode_many(b"".join(payloads), range(1, len(payloads) + 1))
     wanted = expected(payloads)
     for share in shares:
         messages = list(unframe(share.framed))
@@ -82,7 +83,7 @@ def test_every_name_of_a_table_is_found_and_no_other(names: list[bytes], others:
 
 def test_a_trade_of_an_unknown_venue_is_sent_wide_in_the_stripe_of_its_symbol() -> None:
     stranger = PublishedTrade(0, "AAPL", 10**9, 10**9, MIDNIGHT, other_venue="MARS")
-    shares, strays = ItchEncoder(EDITION.plan, 0).encode(encode(stranger), np.array([9], np.uint64))
+    shares, strays = ItchEncoder(EDITION.plan, 0).encode(encode(stranger), [9])
     assert not strays
     (share,) = shares
     assert EDITION.stripes[share.stripe].number == EDITION.plan.edge_of("AAPL")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairtape.core.effects import FormationChange, Ordered
-from fairtape.edge.service.replay_archive import ReplayArchive
+from fairtape.edge.service.replay_archive import ENTRIES_MAX, ReplayArchive
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
 from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, release_of, twin, write, written
@@ -46,6 +46,19 @@ def test_every_message_of_every_session_is_there_and_the_same_as_in_memory(
             found += piece
         assert found == messages
     assert archive.current(1) == edition(2).session(1)
+
+
+def test_the_journal_is_read_in_pieces_and_no_further_than_wanted(tmp_path: Path) -> None:
+    entries = history(count=2 * ENTRIES_MAX)
+    archive = ReplayArchive(written(tmp_path / "s1", entries), SETTINGS, plan_store(tmp_path))
+    ordered = [each for each in entries if isinstance(each, Ordered)]
+    assert archive.update_index(through=ordered[4].sequence)
+    assert (archive.sequence, archive.has_more) == (ordered[5].sequence, False)
+    full: list[bool] = []
+    while archive.update_index():
+        full.append(archive.has_more)
+    assert full == [True, False]
+    assert archive.sequence == ordered[-1].sequence + ordered[-1].count
 
 
 def test_what_is_held_and_not_released_is_not_in_the_archive(tmp_path: Path) -> None:

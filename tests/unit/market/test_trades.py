@@ -2,6 +2,7 @@
 
 import string
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from fairtape.market.prices import FIXED_MAX, FIXED_MIN
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX, VENUE_NUMBERS, VENUES
 from fairtape.market.trades import (
+    FEW_MAX,
     FLAGS_ALLOWED,
     TRADE_DTYPE,
     TRADE_ID_MAX,
@@ -25,6 +27,7 @@ from fairtape.market.trades import (
     blank_trades,
     decode,
     encode,
+    fields,
     records,
 )
 
@@ -96,16 +99,19 @@ def test_records_are_not_copied() -> None:
 def test_a_batch_refuses_exactly_what_a_single_trade_refuses(trade: PublishedTrade, position: int, value: int) -> None:
     payload = bytearray(encode(trade))
     payload[position] = value
-    alone = together = True
-    try:
-        decode(bytes(payload))
-    except BadTrade:
-        alone = False
-    try:
-        records(encode(TRADE) + payload)
-    except BadTrade:
-        together = False
-    assert alone == together
+
+    def refused(check: Callable[[bytes], object], octets: bytes) -> bool:
+        try:
+            check(octets)
+        except BadTrade:
+            return True
+        return False
+
+    alone = refused(decode, bytes(payload))
+    assert refused(records, encode(TRADE) + payload) == alone
+    assert refused(records, encode(TRADE) * FEW_MAX + payload) == alone
+    (one,) = fields(payload)
+    assert one.is_trade != alone
 
 
 @given(st.binary(max_size=2 * TRADE_SIZE))

@@ -53,9 +53,7 @@ class Sites:
         self.token += 1
         first, marks = self.sequence, []
         for named in ranges:
-            mark = Marker(KEYS.sources[named.source], stripe=0).mark(
-                formation, self.token, self.sequence, named, behind=False
-            )
+            mark = Marker(KEYS.sources[named.source], stripe=0).mark(formation, self.token, self.sequence, named)
             marks.append(bytes(8) if named.source == forged else mark)
             self.sequence += named.count
         sender = SITES[self.token % len(SITES)]

@@ -107,6 +107,21 @@ def test_a_customer_that_resumes_gets_every_number_once_and_then_is_live(
         assert connection.notices == []
 
 
+def test_a_round_is_wanted_when_a_customer_can_be_sent_a_piece_of_the_past(tmp_path: Path) -> None:
+    wanted: list[bool] = []
+    world = WebWorld(tmp_path, released=4)
+    world.broadcaster.on_replay = lambda: wanted.append(world.broadcaster.busy)
+    world.connect_customer(Subscription())
+    assert wanted == []
+    connection = world.connect_customer(Subscription(start=Beginning()))
+    assert wanted == [True]
+    (customer,) = (each for each in world.broadcaster.customers if each.connection is connection)
+    customer.pause()
+    assert not world.broadcaster.busy
+    world.broadcaster.resume(customer, NOW)
+    assert wanted == [True, True]
+
+
 def test_the_far_past_comes_from_the_journal_and_the_recent_past_from_memory(tmp_path: Path) -> None:
     world = WebWorld(tmp_path, released=300)
     tail = world.broadcaster.ticker.tail

@@ -1,6 +1,6 @@
 """The floor out of journals: replayed from the first message, then followed as sites release more.
 
-The journal of a site is enough to compute the whole floor: books, trades and ledger. Sites are not involved.
+The journal of a site is enough to compute the whole floor: books, trades and ledger.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,9 +9,10 @@ from itertools import takewhile
 from pathlib import Path
 
 from fairtape.core.effects import FormationChange, Ordered
+from fairtape.core.instants import Duration
 from fairtape.exchange.floor import Floor, Replica
 from fairtape.exchange.outputs import FloorOutput
-from fairtape.journal import JournalEntry, JournalFollower
+from fairtape.journal import JournalEntry, JournalFollower, NotificationReceiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,20 @@ class FloorReader:
         """Read what is new, for the floor alone."""
         for _ in self.steps():
             pass
+
+    def wait(self, *, poll_period: Duration) -> None:
+        """Return when it is time to read again, as `JournalFollower.wait`."""
+        self._follower.wait(poll_period=poll_period)
+
+    @property
+    def notifications(self) -> NotificationReceiver:
+        """The notifications of the site that is followed."""
+        return self._follower.notifications
+
+    @property
+    def sequence(self) -> int:
+        """The last number that was read."""
+        return self._follower.next_sequence - 1
 
     def close(self) -> None:
         self._follower.close()

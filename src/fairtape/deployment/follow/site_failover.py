@@ -1,11 +1,11 @@
 """Which site of a deployment to follow, and when to go on with another one.
 
-A follower reads the journals in the deployment's folder. Sites do not know about it and do not wait for it. It follows
+A follower reads the journals in the deployment's folder. Sites notify it and do not wait for it. It follows
 one site of this machine for as long as that site serves: a site serves while it takes part in a loop, holds its lease
 and keeps its status file fresh.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -79,7 +79,9 @@ class SiteFailover:
 
     def choose(self, present: NodeId | None = None) -> NodeId | None:
         """The site to follow: the present one while it serves or no other does, then the one that released most."""
-        pages = self._pages()
+        return self._chosen(self._pages(), present)
+
+    def _chosen(self, pages: Mapping[NodeId, SiteStatus], present: NodeId | None) -> NodeId | None:
         serving = {number: page for number, page in pages.items() if self._serves(page)}
         if present is not None and (present in serving or not serving):
             return present
@@ -87,8 +89,7 @@ class SiteFailover:
 
     def serves(self, site: NodeId) -> bool:
         """Whether this site releases what the others release."""
-        page = self._pages().get(site)
-        return page is not None and self._serves(page)
+        return self._serves(self._pages().get(site))
 
     def released_through(self, site: NodeId) -> int:
         """The last number that a site has reported as released."""
@@ -120,13 +121,14 @@ class SiteFailover:
         if self.site is None or now < self._check_at:
             return
         self._check_at = now + CHECK_PERIOD
-        before, chosen = self.site, self.choose(self.site)
+        pages, before = self._pages(), self.site
+        chosen = self._chosen(pages, before)
         if chosen is not None and chosen != before:
             if self._follower is not None:
                 self._follower.follow(chosen)
             self.site = chosen
             yield SiteChanged(before, chosen)
-        serves = self.serves(self.site)
+        serves = self._serves(pages.get(self.site))
         self.is_over = not serves and not self.runs()
         if serves:
             if self.is_silent:
@@ -140,7 +142,9 @@ class SiteFailover:
         found = self._run.statuses_of(SiteStatus, [node.name for node in self._nodes.values()])
         return {page.node: page for page in found.values() if not page.ended}
 
-    def _serves(self, page: SiteStatus) -> bool:
+    def _serves(self, page: SiteStatus | None) -> bool:
         """A site that takes part in no loop may be far behind. A site that is cut off loses its lease first."""
+        if page is None:
+            return False
         active = (page.is_member and page.lease_left_ms > 0) or bool(page.loops)
         return active and self._clock.now() - page.written_at < FRESH_PERIOD

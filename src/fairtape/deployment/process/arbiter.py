@@ -35,7 +35,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.wire.frames import NodeId
 
-READ_PERIOD: Final = 5 * MILLISECOND
+READ_PERIOD: Final = 5 * MILLISECOND  # between two reads of a journal without notifications
 PATIENT_PERIOD: Final = 0.2  # seconds between two looks for the journal of the site
 UNREPORTED_MAX: Final = 1_024  # tokens; older reports could no longer be checked
 
@@ -62,13 +62,17 @@ class Arbiter:
 
     def wake(self, now: Instant) -> None:
         """Read what the site has released, and publish reports."""
-        self._read_at = now + READ_PERIOD
+        notifications = self._reader.notifications
+        notifications.receive()
         for step in self._reader.steps():
             self._apply(step)
         for place, report in self._unreported.items():
             if place not in self._sent and self._source.publish([report], now):
                 self._sent.add(place)
                 self.reports += 1
+        unsent = len(self._sent) < len(self._unreported)
+        period = notifications.wait_period(self._reader.sequence, poll_period=READ_PERIOD)
+        self._read_at = now + (READ_PERIOD if unsent else period)
 
     def _apply(self, step: FloorStep) -> None:
         entry = step.entry
@@ -136,7 +140,8 @@ def _run(
     machine = source_of(config, clock)
     with closing(FloorReader.of_journal(journal, deployment.floor.new)) as reader:
         arbiter = Arbiter(node.number, machine, reader)
-        driver = Driver([source_runtime(config, machine, producer=arbiter)], clock)
+        runtime = source_runtime(config, machine, producer=arbiter, producer_fd=reader.notifications.fileno())
+        driver = Driver([runtime], clock)
         say(f"the arbiter of {node.name} reports as {deployment.name_of(source)}")
         name = f"{node.name}{ARBITER}"
         status_file = StatusFile(RunFolder(deployment.folder), name)

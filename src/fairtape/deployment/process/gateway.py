@@ -47,7 +47,7 @@ from fairtape.storage.ledger_tables import LedgerStore
 from fairtape.wire.frames import NodeId
 
 FLOOR: Final = "floor"  # folder of its files
-READ_PERIOD: Final = 2 * MILLISECOND  # between two reads of the journal
+READ_PERIOD: Final = 2 * MILLISECOND  # between two reads of a journal without notifications
 ENTRIES_MAX: Final = 256  # journal entries applied before the servers run again
 SHUTDOWN_PERIOD: Final = 5 * SECOND  # at the end, for accepted requests to get into the sequence
 PULSE_PERIOD: Final = 250 * MILLISECOND  # without a delivery, after which a pulse lets tentative trades commit
@@ -165,7 +165,8 @@ class GatewayProcess:
         while not ended():
             if not await self._follow():
                 self._pulse()
-                await asyncio.sleep(READ_PERIOD / SECOND)
+                seen = self._follower.next_sequence - 1
+                await self._follower.notifications.wait_in_loop(seen, poll_period=READ_PERIOD)
             if self._fix_end is not None and self._fix_end.done():
                 self._fix_end.result()
             self._status_file.keep_posted(self._now(), self._status)

@@ -38,7 +38,7 @@ from fairtape.deployment.status import (
 )
 from fairtape.deployment.status_files import RunFolder, StatusFile
 from fairtape.edge.protocol.feed_assignment import feeds_of
-from fairtape.journal import History, JournalWriter, SyncPolicy
+from fairtape.journal import History, JournalWriter, NotificationSender, SyncPolicy
 from fairtape.net.clock import SharedClock, SystemClock
 from fairtape.net.driver import Driver, gather_period, may_run_in_real_time, tune_gc
 from fairtape.net.node_runtime import NodeRuntime
@@ -103,6 +103,9 @@ def run_site(deployment: Deployment, node: Node) -> None:
         publisher = _open_publisher(deployment, node, directory, status_file)
         if publisher is not None:
             closing.callback(publisher.close)
+        notifier = _open_notifier(directory, writer, site, status_file)
+        if notifier is not None:
+            closing.callback(notifier.close)
         runtime = NodeRuntime(
             site,
             open_transport(deployment, node),
@@ -112,6 +115,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             consumer=_consumer(log, publisher),
             reporter=lambda report: status_file.note(_report_text(report)),
             on_formation=_formation_listener(status_file, publisher),
+            notifier=notifier,
             log=status_file.note,
         )
         driver = Driver([runtime], clock, gather_period=gather_period(deployment.timing))
@@ -119,12 +123,12 @@ def run_site(deployment: Deployment, node: Node) -> None:
 
     def status(now: Instant) -> SiteStatus:
         made = _site_status(deployment, node, site, writer, log, publisher, clock, now)
-        if runtime.link_faults is None:
-            return made
-        return replace(made, counts={**made.counts, "injected_losses": runtime.link_faults.lost})
+        injected = {} if runtime.link_faults is None else {"injected_losses": runtime.link_faults.lost}
+        notified = {} if notifier is None else notifier.counts
+        return replace(made, counts={**made.counts, **injected, **notified})
 
     housekeeping = _Housekeeping(deployment, node, runtime, clock, status_file, status)
-    housekeeping.periodic = _site_work(deployment, site, publisher, scheduling, clock, traces)
+    housekeeping.periodic = _site_work(deployment, site, publisher, notifier, scheduling, clock, traces)
     try:
         _run(driver, housekeeping)
     finally:
@@ -391,6 +395,17 @@ def _open_publisher(deployment: Deployment, node: Node, directory: Path, status_
     return open_publisher(deployment, node, directory, status_file.note)
 
 
+def _open_notifier(
+    directory: Path, writer: JournalWriter, site: Site, status_file: StatusFile
+) -> NotificationSender | None:
+    """Without a socket for them, readers of the journal poll it."""
+    try:
+        return NotificationSender(directory, lambda: writer.tip, lambda: site.stable_through)
+    except UserError as error:
+        status_file.note(str(error))
+        return None
+
+
 def _consumer(log: ReleaseLog, publisher: "Publisher | None") -> Callable[[Deliver], None]:
     """The publisher comes first: customers see when it sends."""
     if publisher is None:
@@ -421,17 +436,20 @@ def _site_work(
     deployment: Deployment,
     site: Site,
     publisher: "Publisher | None",
+    notifier: NotificationSender | None,
     scheduling: Scheduling,
     clock: NodeClock,
     traces: SiteTraces,
 ) -> Callable[[], None]:
-    """The periodic work of a site: scheduling, traces, and which feeds it publishes."""
+    """The periodic work of a site: scheduling, traces, readers of its journal, and which feeds it publishes."""
     regions = deployment.edge.regions if deployment.edge is not None else ()
 
     def work() -> None:
         now = clock.now()
         scheduling.prefer(serving=_serves(site, now))
         traces.write(now)
+        if notifier is not None:
+            notifier.update_subscribers()
         if publisher is not None and regions and site.formation is not None:
             publisher.assign(feeds_of(site.me, regions, site.formation.members), now)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
+from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.follow.floor_reader import FloorReader
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import PublishTarget
@@ -17,7 +18,7 @@ from fairtape.net.clock import SharedClock
 from fairtape.wire.frames import NodeId
 
 ANSWER_PERIOD_MAX: Final = 10.0  # seconds: the commit delay, and time for a reformation
-POLL_PERIOD: Final = 0.02  # seconds
+POLL_PERIOD: Final = 20 * MILLISECOND  # between two looks at a journal without notifications
 
 Request = NewOrder | Cancel | Replace | OpenMarket | Control | Funding
 MakeRequest = Callable[[NodeId, int], Request]
@@ -47,7 +48,7 @@ def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorRea
         for step in reader.steps():
             if isinstance(step.entry, Ordered) and any(span.source == me for span in step.entry.spans):
                 return _answer(step.entry.token, me, number, step.outputs)
-        time.sleep(POLL_PERIOD)
+        reader.wait(poll_period=POLL_PERIOD)
     raise UserError("the request is in the order, but no site has released it; see: fairtape status")
 
 

@@ -65,7 +65,13 @@ def _source(config: SourceConfig, incarnation: int) -> Source:
     )
 
 
-def source_runtime(config: SourceConfig, source: Source | SourceGroup, producer: Producer | None = None) -> NodeRuntime:
+def source_runtime(
+    config: SourceConfig,
+    source: Source | SourceGroup,
+    producer: Producer | None = None,
+    *,
+    producer_fd: int | None = None,
+) -> NodeRuntime:
     """The runtime of a source, or of a group that it is in. It receives only the control channel."""
     transport: Transport
     if config.groups is None:
@@ -77,4 +83,5 @@ def source_runtime(config: SourceConfig, source: Source | SourceGroup, producer:
         transport,
         link_faults=seeded_injector(config.link_faults, config.me, seed=config.fault_seed),
         producer=producer,
+        producer_fd=producer_fd,
     )

@@ -3,7 +3,8 @@
 The bytes are those of `formats.itch.ticker_messages.TickerItch`. The encoder is vectorized, because it runs when
 releases are due. It encodes a token at a time: one lookup finds the listings of all its trades, one NumPy step per
 field writes all their messages with their length prefixes, and a sort by stripe leaves each stripe's share as one byte
-string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed.
+string, ready to be cut into packets. No object is made per message unless messages of two sizes are mixed. A token of
+a few trades is encoded trade by trade, because some forty calls of NumPy take longer.
 
 All stripes of a core stripe share one table of listings, so a token is encoded once and not once per stripe. A stripe's
 directory lists its own symbols only. Setting up an encoder takes some 0.1 ms per listing, so it is done when a plan
@@ -12,6 +13,7 @@ becomes known, in a background thread, and not when the plan takes over.
 A customer has a reader for each session, because each session has its own directory.
 """
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,7 +31,17 @@ from fairtape.market.notices import BadNotice, CancelNotice, CorrectionNotice, S
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import StripePlan
 from fairtape.market.symbols import SYMBOL_MAX, VENUE_NAME_MAX
-from fairtape.market.trades import FLAGS_ALLOWED, TRADE_DTYPE, TRADE_KIND, TRADE_SIZE, TRADE_VERSION, BadTrade, Trades
+from fairtape.market.trades import (
+    FEW_MAX,
+    FLAGS_ALLOWED,
+    TRADE_DTYPE,
+    TRADE_KIND,
+    TRADE_SIZE,
+    TRADE_VERSION,
+    BadTrade,
+    TradeFields,
+    Trades,
+)
 
 NAME_SIZE: Final = 28  # bytes of venue and symbol in a trade record
 _SPREAD: Final = 8  # slots per name: then some 6 % of the names share a slot
@@ -102,6 +114,14 @@ NARROW_TRADE: Final = np.dtype(
 WIDE_TRADE: Final = np.dtype([*_TOP, ("lower", ">u4"), ("match_number", ">u8"), ("record", f"V{TRADE_SIZE}")])
 _INDICATORS: Final = np.array([b"B", b"S", b"B", b"B"], "S1")  # by the flags: S where the buyer was the aggressor
 
+# The same messages for a single trade. The length prefix is part of both.
+_ONE_NARROW: Final = struct.Struct(">HcHHHIQcI8sIQ")
+_ONE_WIDE: Final = struct.Struct(f">HcHHHIQ{TRADE_SIZE}s")
+_ONE_INDICATORS: Final = tuple(_INDICATORS.tolist())
+_NARROW_LETTER: Final = itch.ItchTrade.LETTER.encode("ascii")
+_WIDE_LETTER: Final = WIDE.encode("ascii")
+assert (_ONE_NARROW.size, _ONE_WIDE.size) == (NARROW_TRADE.itemsize, WIDE_TRADE.itemsize)
+
 Array = npt.NDArray[Any]
 
 
@@ -147,7 +167,9 @@ class ItchEncoder:
         listed = [(index, listing) for index, listing in listed if fits_directory(listing)]
         self._listings = [listing for _, listing in listed]
         self._stripe_of = np.array([0, *(index for index, _ in listed)], np.uint16)
-        self._names = SymbolLookup([_name(listing) for listing in self._listings])
+        names = [_name(listing) for listing in self._listings]
+        self._names = SymbolLookup(names)
+        self._numbers = {name: number for number, name in enumerate(names, 1)}  # the same, for one name
         self._templates = _templates(self._listings)
         self._writer = writer = TickerItch(self._listings, midnight_at=self._midnight_at)
         first, *directory = writer.opening(self._midnight_at)
@@ -166,8 +188,43 @@ class ItchEncoder:
         """For each stripe the end of messages; nothing for the opaque stripe."""
         return [_stamped(token, since) for token in self._closing]
 
-    def encode(self, octets: bytes, numbers: Array) -> tuple[list[StripeShare], list[int]]:
+    def encode(self, octets: bytes, numbers: Sequence[int]) -> tuple[list[StripeShare], list[int]]:
         """Each stripe's share of these records, and the indexes of the records that are no trades."""
+        return (self.encode_few if len(numbers) <= FEW_MAX else self.encode_many)(octets, numbers)
+
+    def encode_few(self, octets: bytes, numbers: Sequence[int]) -> tuple[list[StripeShare], list[int]]:
+        """`encode`, record by record."""
+        shares: dict[int, list[bytes]] = {}
+        no_trades: list[int] = []
+        for index, (fields, number) in enumerate(zip(market.fields(octets), numbers, strict=True)):
+            if fields.is_trade:
+                stripe, message = self._encode_one(
+                    fields, octets[index * TRADE_SIZE : (index + 1) * TRADE_SIZE], number
+                )
+                shares.setdefault(stripe, []).append(message)
+            else:
+                no_trades.append(index)
+        return [_share(stripe, messages) for stripe, messages in sorted(shares.items())], no_trades
+
+    def _encode_one(self, trade: TradeFields, record: bytes, number: int) -> tuple[int, bytes]:
+        """The stripe and the message of a trade."""
+        listing = self._numbers.get(trade.venue + trade.symbol, 0)
+        stripe = int(self._stripe_of[listing]) if listing else self._stripe_index(trade.symbol.rstrip(b"\0"))
+        since = trade.traded_at - self._midnight_at
+        price, price_rest = divmod(trade.price, PRICE_UNIT)
+        shares, shares_rest = divmod(trade.quantity, ONE)
+        is_narrow = listing and not price_rest and not shares_rest and 0 <= since <= TIMESTAMP_MAX
+        if not is_narrow or not 0 <= price <= _U32_MAX or shares > _U32_MAX:
+            since = min(max(since, 0), TIMESTAMP_MAX)
+            top = _ONE_WIDE.size - 2, _WIDE_LETTER, listing, 0, since >> 32, since & _U32_MAX
+            return stripe, _ONE_WIDE.pack(*top, number, record)
+        top = _ONE_NARROW.size - 2, _NARROW_LETTER, listing, trade.flags, since >> 32, since & _U32_MAX
+        stock = self._listings[listing - 1].symbol.ljust(8).encode("ascii")
+        side = _ONE_INDICATORS[trade.flags]
+        return stripe, _ONE_NARROW.pack(*top, trade.trade_id, side, shares, stock, price, number)
+
+    def encode_many(self, octets: bytes, numbers: Sequence[int]) -> tuple[list[StripeShare], list[int]]:
+        """`encode`, all records at once."""
         trades: Trades = np.frombuffer(octets, TRADE_DTYPE)
         words = np.frombuffer(octets, "<u8").reshape(-1, TRADE_SIZE // 8)
         listings = self._names.find(words)
@@ -177,7 +234,9 @@ class ItchEncoder:
         narrow = sane & (listings > 0) & (since >= 0) & (since <= TIMESTAMP_MAX)
         narrow &= (price >= 0) & (price <= _U32_MAX) & (price * PRICE_UNIT == trades["price"])
         narrow &= (shares <= _U32_MAX) & (shares * ONE == trades["quantity"])
-        token = _Token(trades, numbers, listings, self._stripe_of[listings], since, price, shares, narrow)
+        token = _Token(
+            trades, np.array(numbers, np.uint64), listings, self._stripe_of[listings], since, price, shares, narrow
+        )
         if narrow.all():
             return list(self._shares(token, np.argsort(token.stripes, kind="stable"))), []
         is_trade = self._find_stripes(token, sane)
@@ -261,7 +320,7 @@ class ItchEncoder:
         """Wide messages: trades that do not fit into an ITCH trade message."""
         rows = np.zeros(len(indexes), WIDE_TRADE)
         rows["length"] = WIDE_TRADE.itemsize - 2
-        rows["letter"] = WIDE.encode("ascii")
+        rows["letter"] = _WIDE_LETTER
         rows["locate"] = token.listings[indexes]
         _write_since(rows, np.clip(token.since[indexes], 0, TIMESTAMP_MAX))
         rows["match_number"] = token.numbers[indexes]
@@ -288,6 +347,11 @@ def _are_trades(octets: Trades | bytes) -> bool:
     return True
 
 
+def _share(stripe: int, messages: list[bytes]) -> StripeShare:
+    sizes = set(map(len, messages))
+    return StripeShare(stripe, len(messages), b"".join(messages), sizes.pop() - 2 if len(sizes) == 1 else 0)
+
+
 def _interleaved(narrow_bytes: bytes, wide_bytes: bytes, kinds: Sequence[bool]) -> bytes:
     """Messages of two sizes, merged in their order."""
     pieces = []
@@ -312,7 +376,7 @@ def _templates(listings: Sequence[Listing]) -> Array:
     """A trade message of each listing, without the fields of the trade; the first row is for no listing."""
     rows = np.zeros(len(listings) + 1, NARROW_TRADE)
     rows["length"] = NARROW_TRADE.itemsize - 2
-    rows["letter"] = itch.ItchTrade.LETTER.encode("ascii")
+    rows["letter"] = _NARROW_LETTER
     rows["locate"] = np.arange(len(rows))
     rows["stock"] = [b"", *(listing.symbol.ljust(8).encode("ascii") for listing in listings)]
     return rows

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from fairtape.core.effects import FormationChange, Ordered, Span
 from fairtape.core.instants import Instant
 from fairtape.core.spans import blocks
@@ -261,15 +259,14 @@ class StripeSequencer:
             yield self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
 
     def _encode_trades(
-        self, octets: bytes, listed: Sequence[int], ordered: Ordered, others: list[_Other]
+        self, octets: bytes, numbers: Sequence[int], ordered: Ordered, others: list[_Other]
     ) -> Iterator[StripeMessages]:
         """Encode records of a trade's size; those that are no trades are added to `others`."""
-        numbers = np.array(listed, np.uint64)
         shares, no_trades = self._encoder.encode(octets, numbers)
         for share in shares:
             yield self._numbered(share.stripe, share.count, share.framed, share.size)
         for index in no_trades:
-            sequence, start = int(numbers[index]), index * TRADE_SIZE
+            sequence, start = numbers[index], index * TRADE_SIZE
             source = _source_of(ordered.spans, sequence)
             others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
 

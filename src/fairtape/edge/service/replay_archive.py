@@ -42,6 +42,7 @@ from fairtape.edge.service.stripe_numbering import (
 from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import Cursor, Damaged, FormationChanged, JournalEntry, JournalReader
 from fairtape.market.stripes import StripePlan
+from fairtape.wire.frames import NUMBER_MAX
 
 ENTRIES_MAX: Final = 64  # entries of the journal read per call, so that customers are served in between
 SPACING: Final = 512  # messages between two positions of the index: at most these are read again to find an old one
@@ -81,6 +82,7 @@ class ReplayArchive:
         self.plans: dict[int, StripePlan] = {}  # of opened sessions, by version
         self.trouble = ""  # why it cannot continue, if so
         self.restarts = 0  # how often the journal was read from the beginning again
+        self.has_more = False  # the last call of `update_index` did not reach the end of the journal
         self._journal = JournalReader(journal)
         self._settings = settings
         self._plan_store = plan_store
@@ -89,6 +91,11 @@ class ReplayArchive:
         self._snapshot_path = snapshot
         saved = None if snapshot is None else load_snapshot(snapshot, settings, plan_store)
         self._begin(saved if saved is not None and self._proves(saved.checkpoint) else None)
+
+    @property
+    def directory(self) -> Path:
+        """The journal."""
+        return self._journal.directory
 
     @property
     def sequence(self) -> int:
@@ -102,10 +109,12 @@ class ReplayArchive:
         position = self._numbering.position
         return 0 if position is None else position.edition.plan.version
 
-    def update_index(self) -> bool:
-        """Read some of what was released since the last call; returns whether there was any."""
+    def update_index(self, *, through: int = NUMBER_MAX) -> bool:
+        """Read some of what was released since the last call, `through` this number; returns whether there was any."""
+        self.has_more = False
         try:
-            self._found += islice(self._cursor.everything(), ENTRIES_MAX - len(self._found))
+            following = self._cursor.everything(through=through)
+            self._found += islice(following, ENTRIES_MAX - len(self._found))
         except Damaged:
             self._damages += 1
             if self._damages >= DAMAGES_MAX:
@@ -115,7 +124,9 @@ class ReplayArchive:
             self.trouble = str(error)
             return False
         self._damages = 0
+        is_full = len(self._found) >= ENTRIES_MAX
         grew = self._take_all()
+        self.has_more = is_full and grew
         if self._numbering.lost:
             self._restart()
         return grew

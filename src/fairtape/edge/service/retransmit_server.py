@@ -1,7 +1,7 @@
 """The retransmit server R_x as a process: repairs by datagram and replays by stream, from a site's journal.
 
-It is independent of the site's process and is not time-critical: it waits for sockets in milliseconds and polls the
-journal. A customer that floods it or stays silent does not affect others.
+It is independent of the site's process, which notifies it of releases. A customer that floods it or stays silent does
+not affect others.
 """
 
 import hmac
@@ -30,6 +30,8 @@ from fairtape.edge.protocol.retransmitter import Grade, Retransmitter
 from fairtape.edge.service.replay_archive import ReplayArchive
 from fairtape.edge.service.settings import EdgeSettings, PublisherPlace
 from fairtape.edge.status import RetransmitStatus
+from fairtape.journal import NotificationReceiver
+from fairtape.journal.notifications import IDLE_PERIOD
 from fairtape.net.clock import Clock
 from fairtape.net.transports import Interface
 from fairtape.net.udp import UdpSocket, bind
@@ -183,7 +185,7 @@ class ReplayConnections:
 
 REQUESTS_MAX: Final = 512  # datagrams read per iteration
 SNAPSHOT_PERIOD: Final[Duration] = 60 * SECOND  # between two snapshots of the archive
-POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of the journal
+POLL_PERIOD: Final[Duration] = 5 * MILLISECOND  # between two reads of a journal without notifications
 CUSTOMERS_BYTES_MAX: Final = 16 << 20
 
 
@@ -220,7 +222,9 @@ class RetransmitServer:
             own.close()
             raise
         self._selector.register(self._requests.fd, selectors.EVENT_READ, self._receive)
-        self._poll_at: Instant = 0
+        self._notifications = NotificationReceiver(archive.directory)
+        self._selector.register(self._notifications, selectors.EVENT_READ, self._notified)
+        self._read_at: Instant = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
         self._snapshot_at = clock.now() + SNAPSHOT_PERIOD
@@ -236,13 +240,13 @@ class RetransmitServer:
             self.run_once()
 
     def run_once(self) -> None:
-        """Wait for at most POLL_PERIOD, and serve."""
+        """Wait for at most IDLE_PERIOD, and serve."""
         events = self._selector.select(self._wait_period() / SECOND)
         now = self._clock.now()
         for key, mask in events:
             key.data(mask, now)
-        if now >= self._poll_at:
-            self._poll(now)
+        if now >= self._read_at:
+            self._read_journal(now)
         for machine in (self._retransmitter, self._replay):
             machine.wake(now)
             for effect in machine.drain():
@@ -279,6 +283,7 @@ class RetransmitServer:
         self._connections.close()
         self._selector.close()
         self._requests.close()
+        self._notifications.close()
         if self._writing is not None:
             wait([self._writing])
         self._save_snapshot()
@@ -287,16 +292,23 @@ class RetransmitServer:
 
     def _wait_period(self) -> Duration:
         now = self._clock.now()
-        due_at = self._poll_at
+        due_at = self._read_at
         for machine in (self._retransmitter, self._replay):
             wanted_at = machine.deadline()
             if wanted_at is not None:
                 due_at = min(due_at, wanted_at)
-        return max(min(due_at - now, POLL_PERIOD), 0)
+        return max(min(due_at - now, IDLE_PERIOD), 0)
 
-    def _poll(self, now: Instant) -> None:
-        grew = self._archive.update_index()
-        self._poll_at = now if grew else now + POLL_PERIOD  # there may be more
+    def _notified(self, _events: int, now: Instant) -> None:
+        self._notifications.receive()
+        self._read_at = now
+
+    def _read_journal(self, now: Instant) -> None:
+        grew = self._archive.update_index(through=self._notifications.announced_after(self._archive.sequence))
+        if self._archive.has_more:
+            self._read_at = now
+        else:
+            self._read_at = now + self._notifications.wait_period(self._archive.sequence - 1, poll_period=POLL_PERIOD)
         if now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_PERIOD
             self._save_snapshot()
