@@ -20,11 +20,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self, overload
+from typing import Final, Self, TypeAlias, overload
 
 from fairtape.core.errors import UserError
 from fairtape.journal.format import HEADER_SIZE, segment_name, sequence_of
@@ -33,6 +33,8 @@ from fairtape.wire.frames import NUMBER_MAX
 LIST_NAME: Final = "segments.list"
 _DRAFT_NAME: Final = "segments.draft"
 BEHIND_MAX: Final = 2  # segments that the file of an open journal may lack: those that were begun last
+
+GUESSES_MAX: Final = 8  # probes of a search before it only halves what is left
 
 _HEADER: Final = struct.Struct(">8s36sQ12x")  # magic, boot id as text, inode
 _MAGIC: Final = b"FAIRTLS1"
@@ -137,6 +139,39 @@ class SegmentList(Sequence[int]):
             return b""
 
 
+Probe: TypeAlias = Callable[[int], tuple[int, bool]]
+"""The key of the segment that begins with this number, and whether what is searched is before the segment."""
+
+
+def count_before(firsts: Sequence[int], target: int, probe: Probe) -> int:
+    """How many of these segments begin before what is searched, whose key is `target`.
+
+    Keys are numbers, times or tokens, which grow evenly with the segments. So the first probes are by interpolation,
+    and a few are enough, however many segments there are. Where keys are uneven, the rest is a bisection. The segment
+    before the result was probed, and so was the one after it: what the probes say is true of a wrong list, too.
+    """
+    low, high = 0, len(firsts) - 1
+    high_key, beyond = probe(firsts[high])
+    if not beyond:
+        return high + 1
+    low_key, beyond = probe(firsts[low])
+    if beyond:
+        return 0
+    guesses = GUESSES_MAX
+    while high - low > 1:
+        middle = (low + high) // 2
+        if guesses and low_key < high_key:
+            guesses -= 1
+            guess = low + (target - low_key) * (high - low) // (high_key - low_key)
+            middle = min(max(guess, low + 1), high - 1)
+        key, beyond = probe(firsts[middle])
+        if beyond:
+            high, high_key = middle, key
+        else:
+            low, low_key = middle, key
+    return high
+
+
 def first_after(directory: Path, sequence: int) -> int | None:
     """The first number of the first segment that begins after this number, if there is one."""
     with SegmentList(directory) as listed:
@@ -168,13 +203,16 @@ def has_segments(directory: Path) -> bool:
 
 
 def journals_below(folder: Path) -> Iterator[Path]:
-    """The journals with segments in this folder and below it. A journal holds no other journal."""
-    if has_segments(folder):
-        yield folder
-        return
-    for each in sorted(folder.iterdir()):
-        if each.is_dir() and not each.is_symlink():
-            yield from journals_below(each)
+    """The journals with segments in this folder and below it. A journal holds no other, and neither do links."""
+    try:
+        if has_segments(folder):
+            yield folder
+            return
+        inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    except (OSError, UserError):
+        return  # it cannot be read
+    for each in inside:
+        yield from journals_below(each)
 
 
 def write_list(directory: Path, firsts: Sequence[int]) -> None:
