@@ -292,7 +292,9 @@ class JournalReader:
     def place(self, sequence: int, since: Instant | None) -> Place | None:
         """Where to start reading; None while there is no entry. The later of the two conditions applies."""
         if since is None:
-            return self._search(sequence, lambda first: (first, first > sequence), lambda index: index.by_sequence(sequence))
+            return self._search(
+                sequence, lambda first: (first, first > sequence), lambda index: index.by_sequence(sequence)
+            )
         place = self._search(since, lambda first: self._time_probe(first, since), lambda index: index.by_time(since))
         return place if place is None or place.sequence >= sequence else self.place(sequence, None)
 
@@ -394,7 +396,7 @@ class JournalReader:
         return None
 
     def _time_probe(self, first: int, instant: Instant) -> tuple[int, bool]:
-        """By the time of what precedes a segment. Nothing precedes the first one; its first entry is as good a guess."""
+        """By the time of what precedes a segment. Nothing precedes the first one, but its first entry has a time."""
         with Segment(self._path(first)) as segment:
             latest_at = key = segment.header.tip.latest_at
             if not latest_at:

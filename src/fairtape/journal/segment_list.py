@@ -34,8 +34,6 @@ LIST_NAME: Final = "segments.list"
 _DRAFT_NAME: Final = "segments.draft"
 BEHIND_MAX: Final = 2  # segments that the file of an open journal may lack: those that were begun last
 
-GUESSES_MAX: Final = 8  # probes of a search before it only halves what is left
-
 _HEADER: Final = struct.Struct(">8s36sQ12x")  # magic, boot id as text, inode
 _MAGIC: Final = b"FAIRTLS1"
 _FIRST: Final = struct.Struct(">Q")
@@ -146,9 +144,10 @@ Probe: TypeAlias = Callable[[int], tuple[int, bool]]
 def count_before(firsts: Sequence[int], target: int, probe: Probe) -> int:
     """How many of these segments begin before what is searched, whose key is `target`.
 
-    Keys are numbers, times or tokens, which grow evenly with the segments. So the first probes are by interpolation,
-    and a few are enough, however many segments there are. Where keys are uneven, the rest is a bisection. The segment
-    before the result was probed, and so was the one after it: what the probes say is true of a wrong list, too.
+    Keys are numbers, tokens or times. They grow about evenly, so a guess by interpolation is near, and a few probes are
+    enough, however many segments there are. After a guess that leaves more than half, the rest is halved, so that
+    uneven keys take at most twice as many probes as a bisection. The segments before and after the result were both
+    probed: what a probe says is true, also where the numbers are wrong.
     """
     low, high = 0, len(firsts) - 1
     high_key, beyond = probe(firsts[high])
@@ -157,18 +156,18 @@ def count_before(firsts: Sequence[int], target: int, probe: Probe) -> int:
     low_key, beyond = probe(firsts[low])
     if beyond:
         return 0
-    guesses = GUESSES_MAX
-    while high - low > 1:
-        middle = (low + high) // 2
-        if guesses and low_key < high_key:
-            guesses -= 1
-            guess = low + (target - low_key) * (high - low) // (high_key - low_key)
-            middle = min(max(guess, low + 1), high - 1)
+    guessing = True
+    while (left := high - low) > 1:
+        middle = low + left // 2
+        if guessing and low_key < high_key:
+            middle = low + (target - low_key) * left // (high_key - low_key)
+            middle = min(max(middle, low + 1), high - 1)
         key, beyond = probe(firsts[middle])
         if beyond:
             high, high_key = middle, key
         else:
             low, low_key = middle, key
+        guessing = not guessing or 2 * (high - low) <= left
     return high
 
 
