@@ -1,9 +1,13 @@
 """Short runs of `fairtape bench …`: checks the output and the one order, never the speed."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from fairtape.bench.journal import RING_PROFILE, RING_SITES, age_ring, run_ring
+from fairtape.deployment.operations.draft import Draft, create_deployment
+from fairtape.journal import compare, verify
 from loopback.commands import run
 
 
@@ -64,3 +68,20 @@ def test_one_part_of_the_edge_prints_a_table() -> None:
     assert output.startswith("ITCH 5.0 to Arrow, messages/s per core")
     assert errors.startswith("a file of ITCH 5.0, 1,000 messages")
     assert "WebSocket" not in output
+
+
+@pytest.mark.alone
+def test_a_ring_resumes_from_journals_that_were_continued_while_it_was_stopped(tmp_path: Path) -> None:
+    """As `fairtape bench journal` ages them: the ring goes on after the last of the small segments."""
+    deployment = create_deployment(tmp_path / "ring", Draft(loops=(RING_SITES,), profile=RING_PROFILE))
+    journals = [deployment.journal_of(site) for site in deployment.sites]
+    assert run_ring(deployment, 0.5).messages > 0
+    age_ring(deployment, 30, lambda _: None)
+    aged = verify(journals[0])
+    assert aged.segments > 30
+    assert run_ring(deployment, 0.5).messages > 0
+    comparison = compare(journals)
+    assert comparison.same
+    assert aged.last_sequence is not None
+    assert (comparison.last_sequence or 0) > aged.last_sequence
+    assert all(verify(journal).sound for journal in journals)

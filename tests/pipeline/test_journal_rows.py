@@ -19,6 +19,7 @@ from fairtape.pipeline.source.options import JournalSourceOptions
 from fairtape.pipeline.source.partitions import Partitions
 from fairtape.wire.blocks import pack_messages
 from pipeline import pipeline_values as pipeline
+from unit.journal.listings import listings
 
 EVERY = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -292,6 +293,24 @@ def test_every_step_ends_where_the_next_begins_whatever_the_limit_and_whatever_t
     assert [(head.formation, head.token, head.changes_formation) for head in found] == [
         (entry.formation, entry.token, not isinstance(entry, Ordered)) for entry in history
     ]
+
+
+def test_batches_of_a_stream_never_list_a_journal(tmp_path: Path) -> None:
+    journal = tmp_path / "s1"
+    pipeline.append(journal, pipeline.tokens(40), size_max=2 << 10)
+    assert len(values.segments(journal)) > 10
+    options = JournalSourceOptions.of({"journals": str(tmp_path / "*"), "since": str(values.token_at(3))})
+    with listings(journal) as found:
+        partitions = Partitions(options)
+        reached = partitions.start()
+        for number in range(40, 80):
+            pipeline.append(journal, pipeline.tokens(1, first=number * 10 + 1), size_max=2 << 10)
+            end = partitions.latest(reached, 25)
+            for offset_range in (each for task in partitions.tasks(reached, end) for each in task):
+                assert list(entries_of(offset_range))
+            reached = end
+    assert found == []
+    assert [mark.next for mark in reached.values()] == [801]
 
 
 @pytest.mark.parametrize(("decimals", "nanoseconds"), [("", 0), (".5", 500_000_000), (".000001", 1_000)])

@@ -6,6 +6,7 @@
 `edge`                  `bench edge`: WebSocket customers, the Python client, ITCH
 `websocket_customers`   one run of a WebSocket server, and its baseline
 `floor`                 `bench floor`: the engine beside other Python engines, FIX beside simplefix, settlement
+`journal`               `bench journal`: a journal of many segments beside one of ten, and a ring with each
 `pipeline`              `bench pipeline` and `bench memory`: journals, Spark and Delta tables
 `results`               types of results, and resource usage
 """

@@ -93,6 +93,28 @@ FLOOR_LABELS: Final = {
     "settled_trades_per_s": "trades/s settled to SQLite, each token durable",
 }
 
+JOURNAL_LABELS: Final = {
+    "segments": "segments of the old journal",
+    "append_ratio": "appending a token, ratio to a journal of 10 segments",
+    "sync_ratio": "a sync, ratio",
+    "poll_ratio": "a poll of a follower, ratio",
+    "open_ratio": "opening for writing, ratio",
+    "follow_ratio": "opening for reading at the live end, ratio",
+    "catchup_ratio": "a site that catches up from anywhere, ratio",
+    "retransmit_ratio": "looking up a message by its number and by its time, ratio",
+    "append_us": "appending a token, µs",
+    "sync_us": "a sync, µs of the site's thread",
+    "poll_us": "a poll of a follower, µs",
+    "open_us": "opening for writing, µs",
+    "follow_us": "opening for reading at the live end, µs",
+    "catchup_us": "a site that catches up from anywhere, µs",
+    "retransmit_us": "looking up a message by its number and by its time, µs",
+    "ring_late_fraction": "a metro ring with old journals: share of messages released late",
+    "ring_new_late_fraction": "a metro ring with new journals: share of messages released late",
+    "ring_reformations": "a metro ring with old journals: reformations",
+    "ring_new_reformations": "a metro ring with new journals: reformations",
+}
+
 PIPELINE_LABELS: Final = {
     "source_rows_per_s": "a journal into Spark, messages/s",
     "source_trades_per_s": "a journal into Spark as trades, messages/s",
@@ -304,6 +326,57 @@ def floor(ctx: click.Context, *, orders: int, trades: int, rounds: int, as_json:
     with steps(quiet=as_json) as step:
         results = measure_floor(orders=orders, rounds=rounds, trades=trades, step=step)
     click.echo(json.dumps(results) if as_json else _table(results, FLOOR_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option(
+    "--segments",
+    type=click.IntRange(100, 1_000_000),
+    default=100_000,
+    show_default=True,
+    help="Segments of the old journal.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 1_000), default=30, show_default=True, help="Rounds of each operation."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5, 3_600),
+    default=10.0,
+    show_default=True,
+    help="Measured time of a round of the ring.",
+)
+@click.option(
+    "--only",
+    type=click.Choice(["all", "costs", "ring"]),
+    default="all",
+    show_default=True,
+    help="Run this part only.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def journal(ctx: click.Context, *, segments: int, rounds: int, seconds: float, only: str, as_json: bool) -> None:
+    """Cost of an old journal, next to one of ten segments.
+
+    \b
+    costs  append, sync, poll, open, and look up entries of any age;
+           both journals in turn, the ratio of medians
+    ring   three sites with the timing `metro` and 1,000 messages/s,
+           with old journals and with new ones in turn
+
+    Segments are as small as they can be, 1 KiB, and are written by the writer of a site. With the default, this takes
+    some three minutes, and 2 GB of the folder for temporary files, which are removed in the end. A small segment is
+    quick to read, so that any cost of finding it shows. What takes as long whatever the age, such as the wait for the
+    disk in a sync, is not measured.
+
+    A ratio above 1.2, or a ring whose old journals make more messages late, is reported on standard error.
+    """  # noqa: D301 - click means the one character \b
+    from fairtape.bench.journal import measure_journal
+
+    with steps(quiet=as_json) as step:
+        results = measure_journal(segments=segments, rounds=rounds, seconds=seconds, only=only, step=step)
+    click.echo(json.dumps(results) if as_json else _table(results, JOURNAL_LABELS))
     _end(ctx, results, "problems", "shortfalls")
 
 

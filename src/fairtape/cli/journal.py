@@ -41,17 +41,18 @@ def journal() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per segment.")
 def ls(directory: Path, last: int | None, as_json: bool) -> None:
     """List the segments of the journal in DIRECTORY."""
+    from fairtape.journal.segments import summarize
+
     check_within("--last", last, 1, NUMBER_MAX)
     with _damage_reported():
-        journal = _existing(directory)
+        paths = _existing(directory).paths()[-(last or 0) :]
+        summaries = map(summarize, paths)
         if as_json:
-            for summary in journal.summaries(last=last):
+            for summary in summaries:
                 _echo_json(_segment_fields(summary))
         else:
-            widest = next(journal.summaries()), next(journal.summaries(last=1))  # the first is full, numbers grow
-            _echo_table(
-                [_SEGMENT_TITLES, *map(_segment_cells, widest)], map(_segment_cells, journal.summaries(last=last))
-            )
+            widest = map(summarize, (paths[0], paths[-1]))  # the first is full, and numbers grow
+            _echo_table([_SEGMENT_TITLES, *map(_segment_cells, widest)], map(_segment_cells, summaries))
 
 
 @journal.command()

@@ -144,8 +144,6 @@ def journals_in(places: Sequence[Path]) -> Iterator[Path]:
             found = [path for path in SiteFailover(read_deployment(place)).journals.values() if path.is_dir()]
         elif not place.is_dir():
             raise UserError(f"{str(place)!r} is not a directory; name journals, a folder of them, or a deployment")
-        elif any(place.glob("*.segment")):
-            found = [place]
         else:
             found = list(journals_below(place))
         if not found:

@@ -12,9 +12,8 @@ place is searched again.
 No search lists the directory, unless its list file fails the proof (`fairtape.journal.segment_list`).
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -24,14 +23,16 @@ from fairtape.core.entries import Position, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.core.spans import MessageAssembler, StreamId, blocks
-from fairtape.journal.format import DIGEST_SIZE, Damaged, Owner, SegmentHeader, Tip, segment_name
-from fairtape.journal.segment_list import BEHIND_MAX, SegmentList, first_sequences, is_begun
+from fairtape.journal.format import DIGEST_SIZE, Damaged, Owner, SegmentHeader, segment_name
+from fairtape.journal.segment_list import BEHIND_MAX, Probe, SegmentList, count_before, first_sequences, is_begun
 from fairtape.journal.segments import (
     Index,
     Place,
+    Point,
     RecordScanner,
     Segment,
     Summary,
+    heads_from,
     is_beyond,
     next_segment,
     summarize,
@@ -207,14 +208,6 @@ class Cursor:
         return JournalEntry(content, mark, encoded, path, offset)
 
 
-class _Candidates(NamedTuple):
-    """First numbers of segments in which to search. Those of a list file or of an earlier listing may be wrong."""
-
-    firsts: Sequence[int]
-    listed: bool  # in the directory, now or earlier: no segment is before the first one
-    final: bool  # listed now: an error is not theirs
-
-
 class JournalReader:
     """One site's journal, for reading."""
 
@@ -255,9 +248,9 @@ class JournalReader:
             self._owner = self._first_owner() or self._first_readable_owner()
         return self._owner
 
-    def summaries(self, *, last: int | None = None) -> Iterator[Summary]:
-        """A summary of each segment, or of the last ones."""
-        return map(summarize, self.paths()[-(last or 0) :])
+    def summaries(self) -> Iterator[Summary]:
+        """A summary of each segment."""
+        return map(summarize, self.paths())
 
     def entries(self, *, from_sequence: int = 1, since: Instant | None = None, ordered: bool = False) -> Cursor:
         """Entries from the one with `from_sequence` on, or from the first acknowledged at `since` or later.
@@ -309,19 +302,16 @@ class JournalReader:
         """Where to start reading; None while there is no entry. The later of the two conditions applies."""
         if since is None:
             return self._search(
-                lambda firsts: bisect_right(firsts, sequence), lambda index: index.by_sequence(sequence)
+                sequence, lambda first: (first, first > sequence), lambda index: index.by_sequence(sequence)
             )
-        place = self._search(
-            lambda firsts: bisect_left(firsts, since, key=self._latest_before), lambda index: index.by_time(since)
-        )
+        place = self._search(since, lambda first: self._time_probe(first, since), lambda index: index.by_time(since))
         return place if place is None or place.sequence >= sequence else self.place(sequence, None)
 
     def place_after(self, position: Position) -> Place | None:
         """The place of the entry after this position, or of the next one to be written; None in an empty journal."""
         return self._search(
-            lambda firsts: bisect_right(
-                firsts, 0, key=lambda first: is_beyond(self._tip_before(first).position, position)
-            ),
+            position.token,
+            lambda first: self._position_probe(first, position),
             lambda index: index.after(position),
         )
 
@@ -346,25 +336,40 @@ class JournalReader:
 
     # Searches.
 
-    def _search(self, count: Callable[[Sequence[int]], int], find: Callable[[Index], Place | None]) -> Place | None:
-        """What `find` finds in the last of the segments that `count` counts; else where the next entry will begin."""
-        with closing(self._candidates()) as candidates:
-            for each in candidates:
-                try:
-                    if each.firsts and (place := self._search_in(each, count(each.firsts), find)) is not None:
-                        return place
-                except Damaged:
-                    if each.final:
-                        raise
-        return None
+    def _search(self, target: int, probe: Probe, find: Callable[[Index], Place | None]) -> Place | None:
+        """The place that `find` finds, or where the next entry will begin; the directory is listed as the last resort.
 
-    def _search_in(self, candidates: _Candidates, counted: int, find: Callable[[Index], Place | None]) -> Place | None:
-        """The place, by the segments themselves; None where they do not prove that these candidates led to it."""
-        first = candidates.firsts[max(counted - 1, 0)]
-        if not counted and not candidates.listed and self._header(first).number:
+        Both the list file and an earlier listing may lack segments, or have some that are gone.
+        """
+        with SegmentList(self.directory) as named:
+            for firsts in (named, self._listed):
+                with suppress(Damaged):
+                    place = self._search_in(firsts, target, probe, find, further_max=BEHIND_MAX)
+                    if place is not None:
+                        return place
+        self._listed = self._list()
+        return self._search_in(self._listed, target, probe, find, further_max=NUMBER_MAX)
+
+    def _search_in(
+        self,
+        firsts: Sequence[int],
+        target: int,
+        probe: Probe,
+        find: Callable[[Index], Place | None],
+        *,
+        further_max: int,
+    ) -> Place | None:
+        """The place, by the segments themselves; None where they do not prove that these numbers led to it.
+
+        No segment precedes the first one of a listing. Of the list file, that is true of the one with number 0.
+        """
+        if not firsts:
             return None
-        walked = 0
-        while candidates.final or walked <= BEHIND_MAX:
+        counted = count_before(firsts, target, probe)
+        first = firsts[max(counted - 1, 0)]
+        if not counted and firsts is not self._listed and self._header(first).number:
+            return None
+        for _ in range(further_max + 1):
             index = self._index(first)
             place = find(index)
             if place is not None:
@@ -373,15 +378,7 @@ class JournalReader:
             if following is None:
                 return index.end
             first = int(following.stem)
-            walked += 1
         return None
-
-    def _candidates(self) -> Generator[_Candidates, None, None]:
-        with SegmentList(self.directory) as firsts:
-            yield _Candidates(firsts, listed=False, final=False)
-        yield _Candidates(self._listed, listed=True, final=False)
-        self._listed = self._list()
-        yield _Candidates(self._listed, listed=True, final=True)
 
     def _list(self) -> list[int]:
         """The first sequence numbers of the segments. A last segment without a whole header does not count yet."""
@@ -391,13 +388,10 @@ class JournalReader:
         return firsts
 
     def _first_owner(self) -> Owner | None:
-        """The owner by the first segment of the list file, if its header says that it is the first."""
-        try:
-            with SegmentList(self.directory) as firsts:
-                header = self._header(firsts[0]) if firsts else None
-        except Damaged:
-            return None
-        return None if header is None or header.number else header.owner
+        """The owner by the first segment of the list file; None where it cannot be read."""
+        with SegmentList(self.directory) as named, suppress(Damaged):
+            return self._header(named[0]).owner if named else None
+        return None
 
     def _first_readable_owner(self) -> Owner | None:
         damage: Damaged | None = None
@@ -410,11 +404,18 @@ class JournalReader:
             raise damage
         return None
 
-    def _latest_before(self, first: int) -> Instant:
-        return self._tip_before(first).latest_at
+    def _time_probe(self, first: int, instant: Instant) -> tuple[int, bool]:
+        """By the time of what precedes a segment. Nothing precedes the first one, but its first entry has a time."""
+        with Segment(self._path(first)) as segment:
+            latest_at = key = segment.header.tip.latest_at
+            if not latest_at:
+                with suppress(Damaged):
+                    key = next((head.instant for _, head in heads_from(segment, Point.at_start(segment))), 0)
+        return key, latest_at >= instant
 
-    def _tip_before(self, first: int) -> Tip:
-        return self._header(first).tip
+    def _position_probe(self, first: int, position: Position) -> tuple[int, bool]:
+        before = self._header(first).tip.position
+        return before.token, is_beyond(before, position)
 
     def _header(self, first: int) -> SegmentHeader:
         with Segment(self._path(first)) as segment:

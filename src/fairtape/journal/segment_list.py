@@ -20,11 +20,11 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self, overload
+from typing import Final, Self, TypeAlias, overload
 
 from fairtape.core.errors import UserError
 from fairtape.journal.format import HEADER_SIZE, segment_name, sequence_of
@@ -137,6 +137,40 @@ class SegmentList(Sequence[int]):
             return b""
 
 
+Probe: TypeAlias = Callable[[int], tuple[int, bool]]
+"""The key of the segment that begins with this number, and whether what is searched is before the segment."""
+
+
+def count_before(firsts: Sequence[int], target: int, probe: Probe) -> int:
+    """How many of these segments begin before what is searched, whose key is `target`.
+
+    Keys are numbers, tokens or times. They grow about evenly, so a guess by interpolation is near, and a few probes are
+    enough, however many segments there are. After a guess that leaves more than half, the rest is halved, so that
+    uneven keys take at most twice as many probes as a bisection. The segments before and after the result were both
+    probed: what a probe says is true, also where the numbers are wrong.
+    """
+    low, high = 0, len(firsts) - 1
+    high_key, beyond = probe(firsts[high])
+    if not beyond:
+        return high + 1
+    low_key, beyond = probe(firsts[low])
+    if beyond:
+        return 0
+    guessing = True
+    while (left := high - low) > 1:
+        middle = low + left // 2
+        if guessing and low_key < high_key:
+            middle = low + (target - low_key) * left // (high_key - low_key)
+            middle = min(max(middle, low + 1), high - 1)
+        key, beyond = probe(firsts[middle])
+        if beyond:
+            high, high_key = middle, key
+        else:
+            low, low_key = middle, key
+        guessing = not guessing or 2 * (high - low) <= left
+    return high
+
+
 def first_after(directory: Path, sequence: int) -> int | None:
     """The first number of the first segment that begins after this number, if there is one."""
     with SegmentList(directory) as listed:
@@ -168,13 +202,16 @@ def has_segments(directory: Path) -> bool:
 
 
 def journals_below(folder: Path) -> Iterator[Path]:
-    """The journals with segments in this folder and below it. A journal holds no other journal."""
-    if has_segments(folder):
-        yield folder
-        return
-    for each in sorted(folder.iterdir()):
-        if each.is_dir() and not each.is_symlink():
-            yield from journals_below(each)
+    """The journals with segments in this folder and below it. A journal holds no other, and neither do links."""
+    try:
+        if has_segments(folder):
+            yield folder
+            return
+        inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    except (OSError, UserError):
+        return  # it cannot be read
+    for each in inside:
+        yield from journals_below(each)
 
 
 def write_list(directory: Path, firsts: Sequence[int]) -> None:

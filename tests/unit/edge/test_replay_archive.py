@@ -14,6 +14,7 @@ from fairtape.edge.service.stripe_plans import PlanUnknown, StripePlanStore
 from fairtape.journal import JournalReader, JournalWriter, SyncPolicy
 from unit.edge.edge_journals import SETTINGS, Content, change, history, plan_store, release_of, twin, write, written
 from unit.edge.edge_values import NOON, edition, plan, tokens
+from unit.journal.listings import listings
 
 SECOND_PLAN = plan(2, stripes=3)
 
@@ -59,6 +60,21 @@ def test_the_journal_is_read_in_pieces_and_no_further_than_wanted(tmp_path: Path
         full.append(archive.has_more)
     assert full == [True, False]
     assert archive.sequence == ordered[-1].sequence + ordered[-1].count
+
+
+def test_old_messages_are_found_without_a_listing_of_the_journal(tmp_path: Path) -> None:
+    entries = history(second=SECOND_PLAN)
+    journal = tmp_path / "s1"
+    with JournalWriter.open(journal, stripe=0, site=1, sync=SyncPolicy.NEVER, segment_size_max=1 << 10) as writer:
+        write(writer, entries)
+    assert len(list(journal.glob("*.segment"))) > 20
+    _, expected = twin(entries, second=SECOND_PLAN)
+    with listings(journal) as found:
+        archive = opened(journal, plan_store(tmp_path, plan(), SECOND_PLAN), recent_bytes_max=2_000)
+        for session, messages in expected.items():
+            for number in range(1, len(messages), 7):
+                assert list(archive.messages(session, number, 1)) == messages[number - 1 : number]
+    assert found == []
 
 
 def test_what_is_held_and_not_released_is_not_in_the_archive(tmp_path: Path) -> None:

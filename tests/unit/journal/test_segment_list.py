@@ -3,9 +3,9 @@
 import os
 import random
 import shutil
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from fairtape.core.effects import Ordered
 from fairtape.core.entries import Entry, Position, position_of
 from fairtape.journal import Damaged, History, JournalEntry, JournalFollower, JournalReader, SyncPolicy, verify
 from fairtape.journal.follow import first_sequence, released_end
+from fairtape.journal.format import HEADER_SIZE
 from fairtape.journal.segment_list import (
     LIST_HEADER_SIZE,
     LIST_NAME,
     SegmentList,
+    count_before,
     first_after,
     first_sequences,
     firsts_between,
@@ -32,6 +34,7 @@ from fairtape.journal.segment_list import (
 from fairtape.journal.truncation import plan_truncation, truncate
 from fairtape.tape.feed import Live
 from unit.journal import journal_values as values
+from unit.journal.listings import listings
 
 HISTORY = values.first_with_formations(160)
 MESSAGES = values.messages_of(HISTORY)
@@ -271,10 +274,8 @@ def test_an_older_release_may_write_in_between(tmp_path: Path) -> None:
     """It leaves the list as it was, which then lacks segments, or names segments that were truncated."""
     values.write(tmp_path, HISTORY[:40])
     stale = (tmp_path / LIST_NAME).read_bytes()
-    values.write(tmp_path / "later", HISTORY[:WRITTEN])
-    for segment in values.segments(tmp_path / "later"):
-        segment.rename(tmp_path / segment.name)
-    assert (tmp_path / LIST_NAME).read_bytes() == stale
+    values.write(tmp_path, HISTORY[40:WRITTEN])
+    (tmp_path / LIST_NAME).write_bytes(stale)
     continue_to_end(tmp_path)
     longer = (tmp_path / LIST_NAME).read_bytes()
     with values.open_writer(tmp_path) as writer:
@@ -353,32 +354,58 @@ def test_segments_after_a_number_are_those_of_the_directory(original: Path) -> N
         assert first_after(original, after) == next((first for first in firsts if first > after), None)
 
 
+@given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200), st.integers(-5, 1 << 41), st.booleans())
+def test_a_search_finds_the_same_as_a_bisection(keys: list[int], target: int, ascending: bool) -> None:
+    """Where keys are in order. Where they are not, the neighbours of the result are still on their sides."""
+    if ascending:
+        keys.sort()
+    probed: list[int] = []
+
+    def probe(index: int) -> tuple[int, bool]:
+        probed.append(index)
+        return keys[index], keys[index] > target
+
+    found = count_before(range(len(keys)), target, probe)
+    assert found == bisect_right(keys, target) or not ascending
+    assert found == 0 or keys[found - 1] <= target
+    assert found == len(keys) or keys[found] > target
+    assert len(probed) <= 2 + 2 * len(keys).bit_length()
+
+
+@pytest.mark.parametrize("count", [10, 100_000])
+def test_the_probes_of_a_search_do_not_depend_on_the_number_of_segments(count: int) -> None:
+    for target in range(0, count * 1_000, count * 7):
+        probed: list[int] = []
+
+        def probe(first: int, target: int = target, probed: list[int] = probed) -> tuple[int, bool]:
+            probed.append(first)
+            return first, first > target
+
+        assert count_before(range(0, count * 1_000, 1_000), target, probe) == target // 1_000 + 1
+        assert len(probed) <= 5
+
+
+def test_damage_in_the_first_entry_does_not_hinder_a_search_by_time(original: Path, tmp_path: Path) -> None:
+    directory = values.copy(original, tmp_path / "journal")
+    first, wanted = values.segments(directory)[0], MESSAGES[100]
+    with first.open("r+b") as file:
+        file.seek(HEADER_SIZE + 1)
+        file.write(b"?????")
+    assert next(iter(JournalReader.open(directory).entries(since=wanted.acknowledged_at))).ordered == wanted
+
+
+def test_journals_are_found_below_a_folder_also_beside_what_cannot_be_read(original: Path, tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        values.copy(original, tmp_path / "site" / name)
+    (tmp_path / "site" / "c").mkdir()
+    (tmp_path / "site" / "link").symlink_to(tmp_path / "site" / "a")
+    assert list(journals_below(tmp_path)) == [tmp_path / "site" / "a", tmp_path / "site" / "b"]
+    assert list(journals_below(tmp_path / "site" / "a")) == [tmp_path / "site" / "a"]
+    assert list(journals_below(tmp_path / "nothing")) == []
+    assert list(journals_below(tmp_path / "site" / "a" / LIST_NAME)) == []
+
+
 # Listings.
-
-_listed: list[str] | None = None
-
-
-def _note_listing(event: str, arguments: tuple[object, ...]) -> None:
-    if _listed is not None and event in ("os.listdir", "os.scandir"):
-        _listed.append(str(arguments[0]))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _audit() -> None:
-    sys.addaudithook(_note_listing)
-
-
-@contextmanager
-def listings(directory: Path) -> Iterator[list[str]]:
-    """The listings of this directory by any thread of this process, until the context ends."""
-    global _listed  # because an audit hook cannot be removed
-    found: list[str] = []
-    _listed = found
-    try:
-        yield found
-    finally:
-        _listed = None
-        found[:] = [path for path in found if path == str(directory)]
 
 
 def test_listings_are_noticed(original: Path) -> None:

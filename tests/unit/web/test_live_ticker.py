@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from fairtape.market.notices import CancelNotice, encode_notice
 from fairtape.tape.sales import Sales
 from fairtape.web import live_ticker
+from fairtape.web.history import HistoryArchive, HistoryRange
 from fairtape.web.live_ticker import TAIL_ROWS_MAX, LiveTicker, Tail
 from fairtape.web.subscription import Subscription
+from unit.journal import journal_values as values
+from unit.journal.listings import listings
 from unit.tape import tape_values
 from unit.web.web_values import Site, WebWorld, numbers_of
 
@@ -58,6 +61,22 @@ def test_a_server_that_starts_later_knows_what_was_sold_before(tmp_path: Path) -
     assert numbers_of(ticker.sales.last_sales()) == [17, 18, 19, 20]
     assert ticker.messages == 20
     assert ticker.advance() == []
+
+
+def test_the_live_end_and_the_past_are_read_without_a_listing_of_the_journal(tmp_path: Path) -> None:
+    site = Site(tmp_path, segment_size_max=1 << 10)
+    site.release(60)
+    assert len(values.segments(tmp_path)) > 5
+    with listings(tmp_path) as found:
+        ticker, archive = LiveTicker(tmp_path), HistoryArchive(tmp_path)
+        for count in range(61, 81):
+            site.release(1)
+            ticker.advance()
+            ticker.update_index()
+            assert (ticker.begin(), ticker.due) == (1, count + 1)
+            part = archive.read(HistoryRange.of({"from": str(count // 2), "limit": "3"}), ticker.due)
+            assert part.next_sequence == count // 2 + 3
+    assert found == []
 
 
 def test_an_empty_journal_can_be_followed_from_its_first_entry(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ NOW = 1_800_000_000_000_000_000
 class Site:
     """Writes a journal, as a site does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, segment_size_max: int = 1 << 16) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.writer: JournalWriter = values.open_writer(folder, segment_size_max=1 << 16)
+        self.writer: JournalWriter = values.open_writer(folder, segment_size_max=segment_size_max)
         self.following = 1
         self.formation = 1
         self._held: list[Ordered] = []

@@ -57,7 +57,6 @@ def _refuse_revised(journal: JournalReader, number: int, source: NodeId) -> None
 
 def _journals(directory: Path) -> Iterator[JournalReader]:
     """The journals of a deployment on this machine, the one written last first."""
-    folder = directory / JOURNALS
-    lasts = [JournalReader(each).last_path() for each in (journals_below(folder) if folder.is_dir() else ())]
+    lasts = [JournalReader(each).last_path() for each in journals_below(directory / JOURNALS)]
     written = sorted((last for last in lasts if last is not None), key=lambda last: last.stat().st_mtime, reverse=True)
     return (JournalReader.open(last.parent) for last in written)
