@@ -553,7 +553,7 @@ def test_a_wakeup_steps_every_runtime(meshes: tuple[Mesh, Mesh]) -> None:
 
 
 def test_what_was_overlooked_is_done_within_a_housekeeping_period(meshes: tuple[Mesh, Mesh]) -> None:
-    """The deadline of one runtime changes between two steps, and nobody says so."""
+    """The deadline of one runtime changes between two steps, without any notice."""
     clock = SharedClock()
     idle, busy = Ticking(NEVER, 1), Ticking(clock.now(), MICROSECOND)
     with driver_of(NodeRuntime(idle, meshes[0]), NodeRuntime(busy, meshes[1])) as driver:

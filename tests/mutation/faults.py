@@ -184,7 +184,7 @@ FAULTS: Final = (
         new="load=(SiteLoad(), False),",
         tests=(
             "simulation/test_flow_control.py",
-            "simulation/test_overload_run.py::test_every_guarantee_holds_in_the_overload_of_seed[1]",
+            "simulation/test_overload_run.py::test_every_guarantee_holds_in_the_overload_of_seed[3]",
         ),
     ),
     Fault(

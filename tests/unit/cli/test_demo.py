@@ -82,7 +82,7 @@ def text(findings: Findings = FINDINGS, *, temporary: bool = True) -> str:
 
 def test_the_guarantee_counts_from_reception_at_the_token_site() -> None:
     assert FINDINGS.guaranteed_delay == TIMING.token_period + TIMING.commit_delay
-    assert "1,650 ms from reception at the token site to release" in text()
+    assert "1,850 ms from reception at the token site to release" in text()
     assert FINDINGS.as_json()["guaranteed_delay_ms"] == 1_450.0
 
 

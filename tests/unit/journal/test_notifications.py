@@ -488,7 +488,9 @@ def test_a_follower_goes_on_with_the_notifications_of_another_site(tmp_path: Pat
     with ExitStack() as stack:
         writers = {site: stack.enter_context(values.open_writer(path)) for site, path in journals.items()}
         senders = {
-            site: stack.enter_context(NotificationSender(path, lambda site=site: writers[site].tip))  # type: ignore[misc]
+            site: stack.enter_context(
+                NotificationSender(path, lambda site=site: writers[site].tip)  # type: ignore[misc]
+            )
             for site, path in journals.items()
         }
         follower = stack.enter_context(closing(JournalFollower(journals)))
