@@ -40,6 +40,25 @@ FAULTS: Final = (
         tests=("paper/test_deadline.py::test_a_token_that_follows_a_late_one_has_no_later_deadline",),
     ),
     Fault(
+        name="a held request extends its wait",
+        rule="A wait that passes before the first request counts as made (decision 50, Request thresholds).",
+        file="ring/receiver/recovery.py",
+        old="self.expires_at = asks_at + recoveries.timing.retry_period",
+        new="self.expires_at = max(asks_at, recoveries.requests_from(self.token)) + recoveries.timing.retry_period",
+        tests=(
+            "unit/ring/test_ack_lateness.py::test_waits_that_pass_before_the_first_request_count_as_made",
+            "paper/test_deadline.py::test_the_deadline_is_the_same_where_acknowledgments_are_known_to_be_late",
+        ),
+    ),
+    Fault(
+        name="a repair is measured",
+        rule="The arrival of a repair is not measured (decision 50, Request thresholds).",
+        file="ring/receiver/ack_lateness.py",
+        old="late = min(late, sent_at + timing.one_way_max - possible_at)",
+        new="late = max(late, 0)",
+        tests=("unit/ring/test_ack_lateness.py::test_the_arrival_of_a_repair_does_not_count",),
+    ),
+    Fault(
         name="commit without K",
         rule="A message commits when K + 1 sites are known to hold it (decision 6, Commit).",
         file="ring/receiver/resilience.py",

@@ -22,6 +22,7 @@ ME = 64  # last in a loop of 64: it awaits every token of these tests and holds 
 TOKENS = 6
 PER_TOKEN = 2  # blocks that each token acknowledges
 T_R = TIMING.retry_period
+QUICK = 50  # how many times as fast as TIMING a ring is in which a stall takes longer than T_R
 LAYOUT = formation(tuple(range(1, ME + 1)))
 
 
@@ -37,11 +38,11 @@ class Arrival:
         return STARTS_AT + (self.token - 1) * timing.token_period + self.at
 
 
-def timings() -> st.SearchStrategy[Timing]:
+def timings(retries_max: int = 4) -> st.SearchStrategy[Timing]:
     return st.builds(
         replace,
         st.just(TIMING),
-        retries_max=st.integers(1, 4),
+        retries_max=st.integers(1, retries_max),
         merged=st.booleans(),
         token_period=st.sampled_from([T_R // 10, T_R // 2, T_R, 5 * T_R]),
     )
@@ -109,6 +110,21 @@ def test_every_receiver_is_complete_or_reforming_by_the_deadline(timing: Timing,
         siege.receive(arrival)
     end = siege.layout.scheduled_at(TOKENS) + timing.reform_delay
     siege.pass_time(max(siege.now, end))
+
+
+@settings(max_examples=400)
+@given(timing=timings(retries_max=12), schedule=arrivals())
+def test_the_deadline_is_the_same_where_acknowledgments_are_known_to_be_late(
+    timing: Timing, schedule: list[Arrival]
+) -> None:
+    """First requests wait longer, and the waits that pass count as made.  Decision 50, Request thresholds."""
+    timing = replace(timing, retry_period=T_R // QUICK, token_period=timing.token_period // QUICK)
+    siege = Siege(timing)
+    siege.machine._lateness.arrived(0, possible_at=0, sent_at=0, timing=timing, now=STARTS_AT)
+    for arrival in by_time([replace(each, at=each.at // QUICK) for each in schedule], timing):
+        siege.pass_time(arrival.instant(timing))
+        siege.receive(arrival)
+    siege.pass_time(max(siege.now, siege.layout.scheduled_at(TOKENS) + timing.reform_delay))
 
 
 @pytest.mark.parametrize("merged", [True, False])

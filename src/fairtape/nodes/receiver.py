@@ -25,6 +25,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.load import LAG_TARGET, LoadReports, SiteLoad
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
@@ -334,6 +335,7 @@ class Receiver:
         self._sources = SourceReplies(me=me, authenticator=self._authenticator, ordering=self._ordering)
         self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
         self._releases = ReleaseQueue(self._formations, after=recovered.released_through)
+        self._lateness = AckLateness()
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._blocks_pending = False  # new blocks may complete a token
         self._holes_due_at: Instant = NEVER  # when to see which holes have lasted
@@ -354,7 +356,10 @@ class Receiver:
             ordering=self._ordering,
             resilience=self._resilience,
             recoveries=self._recoveries,
+            lateness=self._lateness,
+            is_mine=self._is_mine,
         )
+        self._recoveries.requests_from = self._ack_timeout.requests_from
         self._timer = None
         self._traces.begin(now)
         self._accept_token_if_mine(now)
@@ -395,7 +400,7 @@ class Receiver:
         self._timer = None
         if not self._stopped:
             if self._watches_acks():
-                self._ack_timeout.start_overdue(now, self._is_mine)
+                self._ack_timeout.start_overdue(now)
             self._recoveries.wake(now)
             self._repeat_pass(now)
             if self._holes_due_at <= now:
@@ -561,11 +566,14 @@ class Receiver:
         if outcome == "ack":
             self._traces.ack_received(ack, now)
             self._loads.heard(ack)
+            if ack.token > self._resilience.highest_ack:
+                self._ack_timeout.ack_received(ack.token, ack.sent_at, now)
             self._heard(ack.token, now)
             self._advance(now)
             self._ask_for_holes(now)
         elif outcome == "duplicate":
             self._traces.copied(ack)
+            self._lateness.copied(ack.token, now)
             if self._formations.latest.timed or ack.token > self.complete_through:
                 return
             # Its sender has not seen that the token was accepted.
@@ -574,7 +582,6 @@ class Receiver:
     def _heard(self, token: int, now: Instant) -> None:
         if token > self._resilience.highest_ack:
             self._resilience.ack_received(token)
-            self._ack_timeout.ack_received(now, own=self._is_mine(token))
         if self._stopped:
             return
         if isinstance(self._token, EventToken):
@@ -667,6 +674,7 @@ class Receiver:
         for ack, datagram in zip(acks, datagrams, strict=True):
             outcome = self._ordering.accept(ack, datagram)
             assert outcome == "ack"
+        self._ack_timeout.ack_sent(now)
         self._heard(token, now)
         taken = self._take_next(now)
         assert taken
@@ -694,6 +702,9 @@ class Receiver:
             return
         for site, recoveries in self._request_targets(wanted).items():
             self._traces.asked(site, recoveries, now)
+            for recovery in recoveries:
+                if recovery.state is State.AWAIT_REQUESTED_ACK:
+                    self._lateness.requested(recovery.token)
             for request in combine_requests(
                 recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):

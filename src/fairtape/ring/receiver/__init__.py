@@ -4,6 +4,7 @@ receive_buffer    the blocks of every source that this site holds; limits are en
 ordering          acknowledgments, in parts and in any order, become the sequence, token by token
 token             when to acknowledge, and what: by the clock (TRMP) or by events (RMP)
 ack_timeout       which acknowledgment is overdue
+ack_lateness      how late acknowledgments come, and so how long the first request waits
 recovery          one run of a recovery table per token; combines their requests
 recovery_tables   Figures 2 and 3 as tables, for fairtape.core.state_table
 repair            the response to a request, and NACK reduction

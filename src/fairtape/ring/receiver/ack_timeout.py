@@ -6,12 +6,16 @@ before any of them would. If the ring is behind schedule, the awaited one became
 received, so it gets T_R / 2 from there; requesting it at once would keep the ring behind. If it turns out that it was
 sent and lost, its waits count from its own scheduled instant, as if it had been awaited all along. Only time during
 which this site did not run does not count: its waits begin when it runs again.
+
+Where acknowledgments have come later than T_R / 2, the first request waits as long (decision 50, Request thresholds).
+The waits themselves are the same: those that pass meanwhile count as made.
 """
 
 from collections.abc import Callable
 
-from fairtape.core.instants import NEVER, Instant
+from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.recovery import Recoveries
 from fairtape.ring.receiver.resilience import Resilience
@@ -23,7 +27,9 @@ class AckTimeout:
     __slots__ = (
         "_awake_since",
         "_formations",
+        "_is_mine",
         "_known_at",
+        "_lateness",
         "_noted_at",
         "_ordering",
         "_recoveries",
@@ -32,24 +38,47 @@ class AckTimeout:
     )
 
     def __init__(
-        self, *, formations: FormationHistory, ordering: Ordering, resilience: Resilience, recoveries: Recoveries
+        self,
+        *,
+        formations: FormationHistory,
+        ordering: Ordering,
+        resilience: Resilience,
+        recoveries: Recoveries,
+        lateness: AckLateness,
+        is_mine: Callable[[int], bool],
     ) -> None:
+        """`is_mine` says whether it is this site's turn to send the acknowledgment of a token."""
         self._formations = formations
         self._ordering = ordering
         self._resilience = resilience
         self._recoveries = recoveries
+        self._lateness = lateness
+        self._is_mine = is_mine
         self._watched = formations.latest.first_token  # the lowest token whose timeout has not been handled
         self._known_at: Instant = 0  # when the next site knows the highest acknowledgment and can send its own
         self._noted_at: Instant = 0
         self._awake_since: Instant = 0
 
-    def ack_received(self, now: Instant, *, own: bool) -> None:
-        """A new highest acknowledgment: received, or sent (`own`) and still on its way to the next site."""
+    def ack_sent(self, now: Instant) -> None:
+        """This site sent the highest acknowledgment; it is still on its way to the next site."""
         self._note_time(now)
-        self._known_at = now + self._formations.latest.timing.one_way_max if own else now
+        self._known_at = now + self._formations.latest.timing.one_way_max
+
+    def ack_received(self, token: int, sent_at: Instant, now: Instant) -> None:
+        """A new highest acknowledgment was received."""
+        self._note_time(now)
+        formation = self._formations.of(token)
+        if formation.timed:
+            self._lateness.arrived(
+                token, possible_at=self._possible_at(token), sent_at=sent_at, timing=formation.timing, now=now
+            )
+        self._known_at = now
 
     def deadline(self) -> Instant:
-        """When the awaited acknowledgment is overdue, at the latest at the end of its waits. NEVER in RMP."""
+        """When to look for overdue acknowledgments: at the latest at the end of their waits. NEVER in RMP.
+
+        While one is awaited that is due, at least once in T_R, so that a site that does not run notices it.
+        """
         if not self._formations.latest.timed or not self._recoveries.has_capacity:
             return NEVER
         ordering = self._ordering
@@ -60,15 +89,39 @@ class AckTimeout:
             return NEVER
         due_at, timing = self._due_at(self._watched), self._formations.of(self._watched).timing
         if self._watched <= self._resilience.highest_ack:
-            return due_at
-        # Delayed, but not beyond the last of its waits, which would end in a failure.
-        return max(due_at, min(self._known_at + timing.one_way_max, due_at + timing.retries_max * timing.retry_period))
+            expected_at = self.requests_from(self._watched)
+        else:  # delayed, but not beyond the last of its waits, which would end in a failure
+            expected_at = self._possible_at(self._watched) + self._wait(self._watched)
+            expected_at = min(expected_at, due_at + timing.retries_max * timing.retry_period)
+        return max(due_at, min(expected_at, self._noted_at + timing.retry_period))
 
-    def start_overdue(self, now: Instant, is_mine: Callable[[int], bool]) -> None:
-        """Start the recovery of overdue acknowledgments. A site that is late itself (`is_mine`) awaits none."""
+    def requests_from(self, token: int) -> Instant:
+        """Before that, nothing of a token is requested; 0: at once, where acknowledgments come within T_R / 2."""
+        formation, wait = self._formations.of(token), self._wait(token)
+        if wait <= formation.timing.one_way_max or not formation.timed:
+            return 0
+        known = token <= self._resilience.highest_ack
+        return wait + (formation.scheduled_at(token) if known else self._possible_at(token))
+
+    def _wait(self, token: int) -> Duration:
+        """From when an acknowledgment is possible until it is first requested.
+
+        As long as others were late; but where a loss delays other sites or a release, T_R at most, with T_R left for a
+        repair before the commit. That is so if something is shown to be missing, by a later acknowledgment or by one
+        that names messages, and if this site's own turn follows.
+        """
+        timing = self._formations.of(token).timing
+        wait = self._lateness.wait(timing)
+        if token <= self._resilience.highest_ack or self._is_mine(token + 1):
+            urgent = min(timing.retry_period, timing.commit_delay - timing.retry_period)
+            return max(min(wait, urgent), timing.one_way_max)
+        return wait
+
+    def start_overdue(self, now: Instant) -> None:
+        """Start the recovery of overdue acknowledgments. A site that is late itself awaits none."""
         self._note_time(now)
         while self.deadline() <= now:
-            if not is_mine(self._watched):
+            if not self._is_mine(self._watched):
                 self._recoveries.overdue(self._watched, max(self._due_at(self._watched), self._awake_since), now)
             self._watched += 1
 
@@ -82,6 +135,10 @@ class AckTimeout:
             return False
         self._recoveries.overdue(token, since, now)
         return token not in self._recoveries.running
+
+    def _possible_at(self, token: int) -> Instant:
+        """When the site of a token could send Ack(token): at t_e, once it knew the highest acknowledgment."""
+        return max(self._formations.of(token).scheduled_at(token), self._known_at)
 
     def _due_at(self, token: int) -> Instant:
         """t_e + T_R / 2: when the acknowledgment of a ring on schedule has arrived, and its waits begin."""

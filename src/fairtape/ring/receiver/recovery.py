@@ -63,13 +63,17 @@ class Recovery:
         return self._recoveries.tokens.holds_messages(self.token)
 
     def ask(self) -> None:
-        """Request what is missing once it is this receiver's turn to request, and wait T_R for it."""
+        """Request what is missing once it is this receiver's turn to request, and wait T_R for it.
+
+        A request that is delayed because acknowledgments are late does not delay the end of the wait: the wait counts
+        as made (decision 50, Request thresholds).
+        """
         recoveries = self._recoveries
         if self._asks_from == NEVER:
             self._asks_from = recoveries.now + recoveries.hold_back(self.token)
         asks_at = max(recoveries.now, self._asks_from)
         self.expires_at = asks_at + recoveries.timing.retry_period
-        recoveries.collect(self, asks_at)
+        recoveries.collect(self, max(asks_at, recoveries.requests_from(self.token)))
 
     def declare_failure(self) -> None:
         self._recoveries.failed.append(self.token)
@@ -88,6 +92,7 @@ class Recoveries:
     ) -> None:
         self.timing = timing
         self.hold_back: Callable[[int], Duration] = lambda _: 0  # the delay before this receiver requests (2001 §5.2)
+        self.requests_from: Callable[[int], Instant] = lambda _: 0  # when the first request for a token may be sent
         self.tokens = tokens
         self.now: Instant = 0
         self.failed: list[int] = []  # tokens whose recovery ended in REFORM
@@ -113,11 +118,17 @@ class Recoveries:
         return self._fire(self._recovery(token), Event.ACK, now)
 
     def overdue(self, token: int, since: Instant, now: Instant) -> None:
-        """TRMP: Ack(token) is overdue since `since`. Waits that have passed since then count as made."""
+        """TRMP: Ack(token) is overdue since `since`. Waits that have passed since then count as made.
+
+        The request is collected from now on: a site that could not run first reads what has arrived meanwhile.
+        """
+        asks_at = self._ask_at
         recovery, instant = self._recovery(token), min(since, now)  # a running recovery has an expiry
         while recovery.running and instant <= now:
             self._fire(recovery, Event.TIMEOUT, instant)
             instant = recovery.expires_at
+        if self._ask_at < asks_at:
+            self._ask_at = min(asks_at, now + self.timing.request_delay)
 
     def overtaken(self, token: int, now: Instant) -> None:
         """RMP: Ack(token) is missing, because a later one was received."""
@@ -143,9 +154,10 @@ class Recoveries:
         return earliest
 
     def collect(self, recovery: Recovery, asks_at: Instant) -> None:
-        """Add a request. It is sent a moment later with all others, or when it is this receiver's turn."""
+        """Add a request. It is sent a moment later with all others, or from `asks_at` on."""
         if asks_at > self.now:
             self._held_back[recovery.token] = asks_at, recovery
+            self._collected.pop(recovery.token, None)
             return
         self._collected[recovery.token] = recovery
         self._ask_at = min(self._ask_at, self.now + self.timing.request_delay)
