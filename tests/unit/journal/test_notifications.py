@@ -484,29 +484,27 @@ def test_a_truncated_journal_that_grows_again_is_noticed(tmp_path: Path) -> None
 
 def test_a_follower_goes_on_with_the_notifications_of_another_site(tmp_path: Path) -> None:
     journals = {1: tmp_path / "1", 2: tmp_path / "2"}
-    history = values.first(3)
-    with ExitStack() as stack:
-        writers = {site: stack.enter_context(values.open_writer(path)) for site, path in journals.items()}
-        senders = {
-            site: stack.enter_context(
-                NotificationSender(path, lambda site=site: writers[site].tip)  # type: ignore[misc]
-            )
-            for site, path in journals.items()
-        }
-        follower = stack.enter_context(closing(JournalFollower(journals)))
+    (ordered,) = values.first(1)
+    with (
+        values.open_writer(journals[1]) as one,
+        NotificationSender(journals[1], lambda: one.tip) as left,
+        values.open_writer(journals[2]) as other,
+        NotificationSender(journals[2], lambda: other.tip) as entered,
+        closing(JournalFollower(journals)) as follower,
+    ):
         follower.wait(0)
-        senders[1].update_subscribers()
+        left.update_subscribers()
         follower.wait(FOREVER)
         follower.follow(2)
         follower.wait(0)
-        for sender in senders.values():
-            sender.update_subscribers()
-        assert [senders[site].subscribers for site in journals] == [0, 1]
-        values.append_entry(writers[2], history[0])
-        values.mark(writers[2], history[0])
-        senders[2].notify()
+        left.update_subscribers()
+        entered.update_subscribers()
+        assert (left.subscribers, entered.subscribers) == (0, 1)
+        values.append_entry(other, ordered)
+        values.mark(other, ordered)
+        entered.notify()
         follower.wait(FOREVER, poll_period=FOREVER)
-        assert len(list(follower.new_entries())) == 1
+        assert messages(follower.new_entries()) == [ordered]
 
 
 def test_a_wait_in_another_thread_ends_with_the_notification(tmp_path: Path) -> None:
