@@ -97,6 +97,20 @@ class Ticking(Toy):
         self.due_at = now + self.period
 
 
+class Expecting(Toy):
+    """Waits for a datagram until a timeout that has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timed_out = False
+
+    def deadline(self) -> Instant | None:
+        return None if self.received or self.timed_out else 1
+
+    def wake(self, now: Instant) -> None:  # noqa: ARG002 - any instant is too late
+        self.timed_out = True
+
+
 class Idler(Toy):
     """Asks to be woken and then does nothing."""
 
@@ -260,7 +274,7 @@ def test_what_the_machine_marked_late_stays_late(meshes: tuple[Mesh, Mesh]) -> N
 
 
 def test_a_hand_over_before_the_commit_instant_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:
-    runtime = NodeRuntime(Toy(wanted=[delivery_due(2_000)]), meshes[0])
+    runtime = NodeRuntime(Toy(wanted=[delivery_due(2_000)]), meshes[0], consumer=Ledger().consume)
     with pytest.raises(AssertionError, match="token 1 is handed over 980 ns early"):
         runtime.step((), Stepping(1_000, 10))
 
@@ -392,6 +406,16 @@ def test_a_flood_of_datagrams_delays_no_timer(meshes: tuple[Mesh, Mesh]) -> None
         assert flooded.wakes >= len(flooded.received) // (SLICE_MAX + TRAIN_MAX)
         driver.run(within_patience(lambda: len(flooded.received) == sent))
     assert [number_of(text) for text, _ in flooded.received] == list(range(sent))
+
+
+@pytest.mark.parametrize("releases", [False, True])
+def test_only_a_site_does_what_is_due_before_it_reads(meshes: tuple[Mesh, Mesh], releases: bool) -> None:
+    """A source that did not run finds its acknowledgments in its socket, and must not resend what they name."""
+    waiting = Expecting()
+    meshes[0].send(TWO, [datagram(ONE, 1)])
+    with driver_of(NodeRuntime(waiting, meshes[1], consumer=Ledger().consume if releases else None)) as driver:
+        driver.run(within_patience(lambda: bool(waiting.received)))
+    assert waiting.timed_out == releases
 
 
 def test_a_machine_that_asks_to_be_woken_and_does_nothing_is_a_bug(meshes: tuple[Mesh, Mesh]) -> None:

@@ -1,10 +1,11 @@
 """The runtime of one machine: its sockets, journal, store, producer and consumer.
 
-A step first does what is due, because that may be a release. Then it reads datagrams in slices, and after each slice
-does what has become due meanwhile: a flood delays a release by one slice at most. After a release it yields the
-processor, so that all sites of one machine release before any of them goes on. Only then are readers of the journal
+A step of a site first does what is due, because that may be a release. Then it reads datagrams in slices, and after
+each slice does what has become due meanwhile: a flood delays a release by one slice at most. After a release it yields
+the processor, so that all sites of one machine release before any of them goes on. Only then are readers of the journal
 notified. Control sockets are read *before* data sockets and handed over *after* them, so that an acknowledgment never
-overtakes the messages that it names only because two sockets are read one after the other.
+overtakes the messages that it names only because two sockets are read one after the other. A node that releases
+nothing reads first: its deadlines are timeouts, and what they wait for may have arrived.
 
 Effects bear the clock reading at which the step began. A release is dated again when it is handed over, because that is
 the instant that others can observe.
@@ -207,9 +208,13 @@ class NodeRuntime:
         data sockets are read in every step, ready or not: the driver does not wait for them.
         """
         self._called = False
-        self._do_due(clock)
+        releases = self.journal is not None or self.consumer is not None
+        if releases:  # else nothing of it is urgent: a source that did not run must not resend what is acknowledged
+            self._do_due(clock)
         if self._take_in(ready, clock, collect_data=collect_data):
             self._stalled_steps = 0
+            self._do_due(clock)
+        elif not releases:
             self._do_due(clock)
         if self.journal is not None and _is_due(self.journal, clock.now()):
             self.journal.wake(clock.now())
