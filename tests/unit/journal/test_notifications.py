@@ -451,6 +451,30 @@ def test_a_look_ends_with_what_was_announced(tmp_path: Path) -> None:
         assert messages(cursor.everything()) == history[5:]
 
 
+def test_a_follower_whose_buffer_was_full_reads_everything_at_its_next_look(tmp_path: Path) -> None:
+    """The last notifications were lost, and the ones before them do not limit the look."""
+    history = values.first(100)
+    with (
+        values.open_writer(tmp_path) as writer,
+        NotificationSender(tmp_path, lambda: writer.tip) as sender,
+        closing(JournalFollower.of_journal(tmp_path)) as follower,
+    ):
+        follower.wait(0)
+        sender.update_subscribers()
+        follower.wait(FOREVER)
+        for some, announced in ((history[:60], False), (history[60:], True)):
+            for ordered in some:
+                values.append_entry(writer, ordered)
+                values.mark(writer, ordered)
+                sender.notify()
+                if announced:
+                    follower.wait(FOREVER, poll_period=FOREVER)
+            follower.wait(FOREVER, poll_period=FOREVER)
+            assert messages(follower.new_entries()) == some
+            assert follower.has_all_announced is announced
+        assert sender.counts["notifications_lost"] > 0
+
+
 def test_a_truncated_journal_that_grows_again_is_noticed(tmp_path: Path) -> None:
     """The numbers that are announced fall, and the follower looks for the Break."""
     history = values.first(12)
