@@ -8,15 +8,16 @@ datagram whenever that level has changed. A datagram has three sequence numbers:
     released_through  this site has released every message up to this number, and its journal has the release marks
 
 The numbers are of the moment of the datagram. They usually rise, and fall when the site truncates its journal.
-`stable_through` is a lower bound: it is 0 until the site has seen one round of the token since the first reader
-registered, and it does not rise while the members of a new formation may still be catching up.
+`stable_through` is a lower bound: it is 0 until the token that was the last one when the first reader registered is
+stable, and it does not rise while the members of a new formation may still be catching up.
 
 A notification says only that it is time to look at the journal. It is sent after the journal has what it announces. A
 reader first takes all notifications that wait and looks then, so a notification that is dropped because the buffer of
 its reader is full costs nothing: others wait there, and the look after them finds everything. Only where few waited is
-the last one taken for the end of the journal, which saves the search for it. If a look finds less than
-was announced, one more follows after a millisecond. A reader without notifications polls as before: the site may be
-down or of an earlier version, the journal may be a copy, or the reader may lack the permission.
+the last one taken for the end of the journal, which saves the search for it. If a look does not end with what was
+announced, one more follows after a millisecond, and then the reader polls until both agree. A reader without
+notifications polls: the site may be down or of an earlier version, the journal may be a copy, or the reader may lack
+the permission.
 
 The socket is of type SOCK_SEQPACKET: datagrams on a connection. A connection needs no lease and no address of the
 reader, another process cannot send on it, either end learns at once that the other is gone, and each reader has a send
@@ -57,7 +58,7 @@ UNSTABLE_MAX: Final = 1_024  # tokens whose numbers are kept until they are stab
 
 POLL_PERIOD: Final = 10 * MILLISECOND  # between two looks at a journal without notifications
 IDLE_PERIOD: Final = 50 * MILLISECOND  # between two looks at a journal with notifications, while none comes
-LOOK_AGAIN_PERIOD: Final = 1 * MILLISECOND  # after a look that found less than was announced
+LOOK_AGAIN_PERIOD: Final = 1 * MILLISECOND  # after a look that did not end with what was announced
 CONNECT_PERIOD: Final = 1 * SECOND  # between two attempts to connect
 RECEIVES_MAX: Final = 64  # notifications that are taken at once: more than the buffer of the site holds
 COMPLETE_MAX: Final = 4  # with more of them, the buffer may have been full, and later ones may be lost
@@ -337,15 +338,12 @@ class NotificationReceiver:
             self._directory, self._connect_at = directory, 0
 
     def wait_period(self, seen: int, *, poll_period: Duration = POLL_PERIOD) -> Duration:
-        """How long to wait for a notification after a look at the journal that found the numbers up to `seen`.
-
-        Without notifications the journal is polled.
-        """
+        """How long to wait for a notification after a look at the journal that found the numbers up to `seen`."""
         if self._connection is None:
             self._connect()
         if self.latest is None:
             return poll_period
-        if self.latest[self._level] <= seen:
+        if self.latest[self._level] == seen:
             return IDLE_PERIOD
         if self._looked_again:
             return poll_period
