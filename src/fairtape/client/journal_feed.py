@@ -58,9 +58,9 @@ class JournalFeed:
             while not self._stopped:
                 found = follower.read(ROWS_MAX)
                 yield from decoder.decode(found, time.time_ns())
-                if not found:
-                    if not self.endless:
-                        return
+                if not found and not self.endless:
+                    return
+                if not found or follower.has_all_announced:
                     follower.wait()
 
     def stop(self) -> None:
@@ -141,9 +141,9 @@ class DeploymentFeed:
                 yield from notices(self._failover.check())
                 found = follower.read(ROWS_MAX)
                 yield from decoder.decode(found, time.time_ns())
-                if not found:
-                    if self._failover.is_over:
-                        return
+                if not found and self._failover.is_over:
+                    return
+                if not found or follower.has_all_announced:
                     follower.wait()
         finally:
             follower.close()

@@ -121,6 +121,11 @@ class JournalFollower:
             self._notifications = NotificationReceiver(self.journal.directory)
         return self._notifications
 
+    @property
+    def has_all_announced(self) -> bool:
+        """Whether everything was read that the site has announced; then another look would find nothing."""
+        return self._notifications is not None and self._notifications.is_complete(self.next_sequence - 1)
+
     def wait(self, period: Duration = IDLE_PERIOD, *, poll_period: Duration = POLL_PERIOD) -> None:
         """After the journal was read to its end: return when it is time to read again, after `period` at the latest.
 

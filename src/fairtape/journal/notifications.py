@@ -8,14 +8,16 @@ datagram whenever that level has changed. A datagram has three sequence numbers:
     released_through  this site has released every message up to this number, and its journal has the release marks
 
 The numbers are of the moment of the datagram. They usually rise, and fall when the site truncates its journal.
-`stable_through` is a lower bound: it is 0 until the site has seen one round of the token since the first reader
-registered, and it does not rise while the members of a new formation may still be catching up.
+`stable_through` is a lower bound: it is 0 until the token that was the last one when the first reader registered is
+stable, and it does not rise while the members of a new formation may still be catching up.
 
 A notification says only that it is time to look at the journal. It is sent after the journal has what it announces. A
 reader first takes all notifications that wait and looks then, so a notification that is dropped because the buffer of
-its reader is full costs nothing: others wait there, and the look after them finds everything. If a look finds less than
-was announced, one more follows after a millisecond. A reader without notifications polls as before: the site may be
-down or of an earlier version, the journal may be a copy, or the reader may lack the permission.
+its reader is full costs nothing: others wait there, and the look after them finds everything. Only where few waited is
+the last one taken for the end of the journal, which saves the search for it. If a look does not end with what was
+announced, one more follows after a millisecond, and then the reader polls until both agree. A reader without
+notifications polls: the site may be down or of an earlier version, the journal may be a copy, or the reader may lack
+the permission.
 
 The socket is of type SOCK_SEQPACKET: datagrams on a connection. A connection needs no lease and no address of the
 reader, another process cannot send on it, either end learns at once that the other is gone, and each reader has a send
@@ -56,9 +58,10 @@ UNSTABLE_MAX: Final = 1_024  # tokens whose numbers are kept until they are stab
 
 POLL_PERIOD: Final = 10 * MILLISECOND  # between two looks at a journal without notifications
 IDLE_PERIOD: Final = 50 * MILLISECOND  # between two looks at a journal with notifications, while none comes
-LOOK_AGAIN_PERIOD: Final = 1 * MILLISECOND  # after a look that found less than was announced
+LOOK_AGAIN_PERIOD: Final = 1 * MILLISECOND  # after a look that did not end with what was announced
 CONNECT_PERIOD: Final = 1 * SECOND  # between two attempts to connect
 RECEIVES_MAX: Final = 64  # notifications that are taken at once: more than the buffer of the site holds
+COMPLETE_MAX: Final = 4  # with more of them, the buffer may have been full, and later ones may be lost
 
 _REGISTRATION: Final = struct.Struct(">4sB")
 _REGISTERS: Final = b"FTR1"
@@ -318,6 +321,7 @@ class NotificationReceiver:
         self._connection: socket.socket | None = None
         self._connect_at: Instant = 0
         self._looked_again = False
+        self._is_lossy = False  # later notifications than the latest may be lost
         self._is_new = False  # a notification came while the event loop did not wait for one
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Future[None] | None = None  # of the present `wait_in_loop`
@@ -334,15 +338,12 @@ class NotificationReceiver:
             self._directory, self._connect_at = directory, 0
 
     def wait_period(self, seen: int, *, poll_period: Duration = POLL_PERIOD) -> Duration:
-        """How long to wait for a notification after a look at the journal that found the numbers up to `seen`.
-
-        Without notifications the journal is polled.
-        """
+        """How long to wait for a notification after a look at the journal that found the numbers up to `seen`."""
         if self._connection is None:
             self._connect()
         if self.latest is None:
             return poll_period
-        if self.latest[self._level] <= seen:
+        if self.latest[self._level] == seen:
             return IDLE_PERIOD
         if self._looked_again:
             return poll_period
@@ -351,17 +352,21 @@ class NotificationReceiver:
 
     def announced_after(self, due: int) -> int:
         """The last number that a look will find which begins with the number `due`; NUMBER_MAX where it is unknown."""
-        announced = 0 if self.latest is None else self.latest[self._level]
+        announced = 0 if self.latest is None or self._is_lossy else self.latest[self._level]
         return announced if announced >= max(due, 1) else NUMBER_MAX
+
+    def is_complete(self, seen: int) -> bool:
+        """Whether a look that found the numbers up to `seen` has found everything that was announced."""
+        return self.latest is not None and not self._is_lossy and self.latest[self._level] == seen
 
     def receive(self) -> None:
         """Take all notifications that wait. To be followed by a look at the journal."""
         try:
-            for _ in range(RECEIVES_MAX):
+            for count in range(1, RECEIVES_MAX + 1):
                 if self._connection is None:
                     return
                 self.latest = decode_notification(self._connection.recv(_NOTIFICATION.size + 1))
-                self._looked_again = False
+                self._looked_again, self._is_lossy = False, count > COMPLETE_MAX
         except BlockingIOError:
             pass
         except (OSError, Malformed):  # the site has ended, or it is no site
@@ -379,7 +384,7 @@ class NotificationReceiver:
         """`wait`, in an event loop, and always in the same one. `end_wait` ends it."""
         loop = self._loop or self._attach()
         is_new, self._is_new = self._is_new, False
-        if is_new and (self.latest is None or self.latest[self._level] != seen):
+        if is_new and not self.is_complete(seen):
             return
         period = min(self.wait_period(seen, poll_period=poll_period), period)
         self._woken = loop.create_future()

@@ -148,6 +148,11 @@ class LiveTicker:
         return self.tail.due
 
     @property
+    def read_through(self) -> int:
+        """The last number that was read; the message that it belongs to may not be complete yet."""
+        return self._reader.due - 1
+
+    @property
     def formation(self) -> int:
         """The formation that numbers the order at its live end; 0 before anything is in it."""
         return self._reader.formation

@@ -114,7 +114,7 @@ class ServerLoop:
         now = time.monotonic_ns()
         if not (self.broadcaster.busy or self.ending):
             ticker, due_at = self.broadcaster.ticker, min(self._due.values())
-            await ticker.notifications.wait_in_loop(ticker.due - 1, due_at - now, poll_period=PAUSE_MIN)
+            await ticker.notifications.wait_in_loop(ticker.read_through, due_at - now, poll_period=PAUSE_MIN)
         if self.broadcaster.busy or self.ending:
             resumes_at = now + PAUSE_MIN
         elif not self.broadcaster.channels:

@@ -216,7 +216,7 @@ def test_a_full_buffer_loses_notifications_of_that_reader_only_and_none_that_it_
         assert sender.counts["notifications_lost"] > 900
         assert sender.subscribers == 2
         slow.wait(0, FOREVER)  # returns at once, and the look that follows finds 1,000
-        assert slow.wait_period(1_000) == IDLE_PERIOD
+        assert quick.wait_period(1_000) == IDLE_PERIOD
         site.released += 1
         sender.notify()
         slow.wait(1_000, FOREVER)
@@ -298,16 +298,18 @@ def test_a_copy_of_a_journal_is_polled(tmp_path: Path) -> None:
         assert reader.wait_period(0) == POLL_PERIOD
 
 
-def test_a_look_that_finds_less_than_was_announced_is_repeated_once_soon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seen", [4, 6])
+def test_a_look_that_does_not_end_with_what_was_announced_is_repeated_once_soon(tmp_path: Path, seen: int) -> None:
+    """It found less, or the journal was truncated, or more notifications are under way."""
     site = FakeSite(ordered=9, released=5, token=1)
     with notifying(tmp_path, site) as sender, subscribed(tmp_path, sender) as reader:
         assert reader.wait_period(5) == IDLE_PERIOD
-        assert reader.wait_period(4) == LOOK_AGAIN_PERIOD
-        assert reader.wait_period(4) == POLL_PERIOD
-        site.released = 6
+        assert reader.wait_period(seen) == LOOK_AGAIN_PERIOD
+        assert reader.wait_period(seen) == POLL_PERIOD
+        site.released = 7
         sender.notify()
         reader.receive()
-        assert reader.wait_period(5) == LOOK_AGAIN_PERIOD
+        assert reader.wait_period(seen) == LOOK_AGAIN_PERIOD
 
 
 def test_a_reader_whose_site_ends_polls_and_connects_again(tmp_path: Path) -> None:
@@ -449,6 +451,30 @@ def test_a_look_ends_with_what_was_announced(tmp_path: Path) -> None:
     with closing(JournalReader.open(tmp_path).entries()) as cursor:
         assert messages(cursor.everything(through=history[4].sequence)) == history[:5]
         assert messages(cursor.everything()) == history[5:]
+
+
+def test_a_follower_whose_buffer_was_full_reads_everything_at_its_next_look(tmp_path: Path) -> None:
+    """The last notifications were lost, and the ones before them do not limit the look."""
+    history = values.first(100)
+    with (
+        values.open_writer(tmp_path) as writer,
+        NotificationSender(tmp_path, lambda: writer.tip) as sender,
+        closing(JournalFollower.of_journal(tmp_path)) as follower,
+    ):
+        follower.wait(0)
+        sender.update_subscribers()
+        follower.wait(FOREVER)
+        for some, announced in ((history[:60], False), (history[60:], True)):
+            for ordered in some:
+                values.append_entry(writer, ordered)
+                values.mark(writer, ordered)
+                sender.notify()
+                if announced:
+                    follower.wait(FOREVER, poll_period=FOREVER)
+            follower.wait(FOREVER, poll_period=FOREVER)
+            assert messages(follower.new_entries()) == some
+            assert follower.has_all_announced is announced
+        assert sender.counts["notifications_lost"] > 0
 
 
 def test_a_truncated_journal_that_grows_again_is_noticed(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class GatewayProcess:
         """Follow the ring until then. Raises the failure that ended FIX entry: a gateway must not run on without it."""
         refresh_at = self._now() + REFRESH_PERIOD
         while not ended():
-            if not await self._follow():
+            if not await self._follow() or self._follower.has_all_announced:
                 self._pulse()
                 seen = self._follower.next_sequence - 1
                 await self._follower.notifications.wait_in_loop(seen, poll_period=READ_PERIOD)

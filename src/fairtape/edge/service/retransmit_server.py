@@ -308,7 +308,8 @@ class RetransmitServer:
         if self._archive.has_more:
             self._read_at = now
         else:
-            self._read_at = now + self._notifications.wait_period(self._archive.sequence - 1, poll_period=POLL_PERIOD)
+            seen = max(self._archive.sequence - 1, 0)
+            self._read_at = now + self._notifications.wait_period(seen, poll_period=POLL_PERIOD)
         if now >= self._snapshot_at:
             self._snapshot_at = now + SNAPSHOT_PERIOD
             self._save_snapshot()
