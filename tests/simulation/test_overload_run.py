@@ -93,7 +93,7 @@ def test_sources_well_below_the_capacity_are_carried_in_time(seed: int) -> None:
     assert outcome.reforming == 0
 
 
-UNBOUNDED_SEED = 22
+UNBOUNDED_SEED = 16
 
 
 def test_an_unbounded_turn_is_noticed() -> None:
