@@ -269,6 +269,7 @@ def _without_collection() -> Iterator[None]:
 
 # Ring.
 
+RINGS: Final = ("new", "old")  # by their journals
 RING_SITES: Final = 3
 RING_PROFILE: Final = "metro"
 RING_RATE: Final = 1_000.0  # messages per second
@@ -287,9 +288,7 @@ class RingRun(NamedTuple):
 
 def measure_ring_age(folder: Path, *, segments: int, seconds: float, step: Step) -> Results:
     """The share of late messages in a ring with old journals, and in one with new ones."""
-    rings = {
-        name: create_deployment(folder / name, Draft(loops=(RING_SITES,), profile=RING_PROFILE)) for name in _RINGS
-    }
+    rings = {name: create_deployment(folder / name, Draft(loops=(RING_SITES,), profile=RING_PROFILE)) for name in RINGS}
     for name, deployment in rings.items():
         step(f"a ring with {name} journals: the first messages")
         run_ring(deployment, 1.0)
@@ -306,9 +305,6 @@ def measure_ring_age(folder: Path, *, segments: int, seconds: float, step: Step)
         "ring_reformations": sum(run.reformations for run in runs["old"]),
         "ring_new_reformations": sum(run.reformations for run in runs["new"]),
     }
-
-
-_RINGS: Final = ("new", "old")
 
 
 def age_ring(deployment: Deployment, segments: int, step: Step) -> None:
@@ -336,10 +332,11 @@ def run_ring(deployment: Deployment, seconds: float) -> RingRun:
         finally:
             target.load.stop()
             target.cluster.stop()
+    both = [(before[name], site) for name, site in after.items() if name in before]
     return RingRun(
-        sum(site.messages - before[name].messages for name, site in after.items()),
-        sum(site.late - before[name].late for name, site in after.items()),
-        max(site.formation - before[name].formation for name, site in after.items()),
+        sum(site.messages - earlier.messages for earlier, site in both),
+        sum(site.late - earlier.late for earlier, site in both),
+        max((site.formation - earlier.formation for earlier, site in both), default=0),
     )
 
 
