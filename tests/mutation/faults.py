@@ -59,6 +59,22 @@ FAULTS: Final = (
         tests=("unit/ring/test_ack_lateness.py::test_the_arrival_of_a_repair_does_not_count",),
     ),
     Fault(
+        name="a token commits before its predecessor",
+        rule="Back to a faster pace the schedule pauses once, so that commit instants increase (decision 51, Pace).",
+        file="ring/membership/reconfiguration.py",
+        old="starts_at=max(present.scheduled_at(at_token), earliest),",
+        new="starts_at=present.scheduled_at(at_token),",
+        tests=("unit/nodes/test_pace.py::test_no_token_commits_before_the_one_that_precedes_it",),
+    ),
+    Fault(
+        name="the pace of memory",
+        rule="The present pace is that of the present formation, under any leader (decision 51, Pace).",
+        file="nodes/coordinator/pace.py",
+        old="pace = pace_of(present, self._topology)",
+        new="pace: int | None = 1",
+        tests=("unit/nodes/test_pace.py::test_a_new_leader_continues_with_the_pace_of_the_formation",),
+    ),
+    Fault(
         name="commit without K",
         rule="A message commits when K + 1 sites are known to hold it (decision 6, Commit).",
         file="ring/receiver/resilience.py",

@@ -81,6 +81,19 @@ class Timing:
         """
         return replace(self, commit_delay=self.commit_delay + resilience * self.token_period)
 
+    def slowed(self, factor: int, resilience: int) -> "Timing":
+        """Δ_T times a factor. Δ_C grows with the K tokens that a commit waits for.
+
+        What is left of Δ_C is at least a token period, because a token may be late, and keeps its phase between tokens.
+        Δ_R stays: it depends on T_R and n alone.
+        """
+        if factor == 1:
+            return self
+        period = factor * self.token_period
+        spare = max(self.commit_delay - resilience * self.token_period, 0)
+        spare = max(spare, period + spare % self.token_period)
+        return replace(self, token_period=period, commit_delay=resilience * period + spare)
+
     def with_reform_delay(self, delay: Duration) -> "Timing":
         """The timing whose retries fill `delay`: n = ⌊(Δ_R - T_R/2) / T_R⌋, over two when counted apart."""
         per_retry = self.retry_period * (1 if self.merged else 2)

@@ -32,6 +32,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
 from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.punctuality import Punctuality
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
@@ -196,6 +197,7 @@ class Site:
         self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
         self.receiver: ReconfigurableReceiver | None = None
         self.late = 0
+        self._punctuality = Punctuality()
         self._own_counts: Counter[str] = Counter()
         self._keys = keys
         self._born_at = born_at
@@ -253,13 +255,28 @@ class Site:
         if self.receiver is not None:
             deadline = self.receiver.deadline()
             if deadline is not None and deadline <= now:
+                if deadline:  # 0: blocks are pending
+                    self._punctuality.woken(now - deadline)
                 self.receiver.wake(now)
         self._follow_up(now)
         if self._report_at <= now:
             self._send_reports(now)
+            self._report_trouble(now)
         if self._catch_up_client.reader.ask_at <= now:
             self._own_counts["past_asked"] += 1
             self._effects += self._catch_up_client.ask(self.receiver, now) if self.receiver is not None else []
+
+    def _report_trouble(self, now: Instant) -> None:
+        is_member = self.receiver is not None and self.receiver.active
+        notice = self._punctuality.notice(
+            formation=self._number(0) if is_member else 0,
+            timing=self.timing,
+            sequence=self.next_sequence,
+            late=self.late,
+            now=now,
+        )
+        if notice is not None:
+            self._effects.append(Notice(notice))
 
     def _check_clock(self, now: Instant) -> None:
         """Apply the current clock bound. A clock that was set back must not delay reports and requests."""

@@ -56,6 +56,7 @@ class Source:
         timing: Timing,
         resilience: int,
         incarnation: int,
+        pace_max: int = 1,
         stripe: int = 0,
         datagram_max: int = DATAGRAM_MAX,
         window_max: int | None = None,
@@ -78,7 +79,7 @@ class Source:
             stripe=stripe,
             keys=keys,
             datagram_max=datagram_max,
-            resend_delay=timing.resend_delay,
+            resend_delay=timing.slowed(pace_max, resilience).resend_delay,  # it does not learn of formations
             round_trip=timing.retry_period - timing.request_delay,
             resilience=resilience,
             window=SendWindow(token_period=timing.token_period, packet_max=datagram_max, maximum=window_max),

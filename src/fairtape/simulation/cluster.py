@@ -295,6 +295,7 @@ class Cluster:
             me=node,
             keys=self._keys.for_source(node),
             timing=topology.primary.timing,
+            pace_max=topology.pace_max,
             resilience=topology.resilience_of(topology.primary.tour),
             incarnation=self._incarnations[node],
             datagram_max=self.plan.datagram_max,

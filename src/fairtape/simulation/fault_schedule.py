@@ -14,7 +14,7 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
+from fairtape.ring.membership.topology import Excess, LoopTopology, PaceRule, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
 from fairtape.simulation.cluster import ClusterPlan
 from fairtape.simulation.configuration import chance_for
@@ -144,6 +144,18 @@ def _topology(chance: Random, timing: Timing, seed: int) -> Topology:
         resilience=chance.choice((0, 1, 1, 1, 2, "majority", "all")),
         excess=chance.choice((Excess.CONTINUE, Excess.HALT)),
         remedy=chance.choice((Remedy.BYPASS, Remedy.BYPASS, Remedy.REPLACE)),
+        pace=draw_pace(chance_for("pace", seed)),
+    )
+
+
+def draw_pace(chance: Random) -> PaceRule | None:
+    """In half of the worlds the token is slowed and sped up, far more often than in a deployment."""
+    if chance.random() < 0.5:
+        return None
+    return PaceRule(
+        late_share_max=chance.choice((0.005, 0.05)),
+        window=chance.randint(50, 200) * MILLISECOND,
+        quiet_period=chance.randint(200, 600) * MILLISECOND,
     )
 
 

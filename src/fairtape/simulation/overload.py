@@ -16,6 +16,7 @@ from typing import Final
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing, profile
+from fairtape.ring.membership.topology import PaceRule
 from fairtape.simulation.configuration import FIRST_SITE, FIRST_SOURCE, chance_for
 from fairtape.simulation.processors import SLICE_MAX, CompetingLoad, Costs
 from fairtape.simulation.world import EPOCH
@@ -87,6 +88,7 @@ class Overload:
     datagram_max: int
     load: float | None  # messages offered, as a share of the capacity; None: the sources flood
     period: Duration
+    pace: PaceRule | None = None  # of a deployment: the token may be slowed
 
     @property
     def timing(self) -> Timing:

@@ -167,8 +167,8 @@ class OverloadedCluster(ClusterRun):
         return self.loaded.placement(node)
 
     def _count_reformations(self) -> None:
-        """A server also reforms when it receives nothing from a member for a lease."""
-        self.slowed.reformations = len(self.checkers.formations()) - 1
+        """A server also reforms when it receives nothing from a member for a lease. Planned changes do not count."""
+        self.slowed.reformations = sum(each.first_sequence > 0 for each in self.checkers.formations()[1:])
 
 
 def configuration_of(overload: Overload) -> Configuration:
@@ -201,7 +201,9 @@ def schedule_of(overload: Overload, placement: Callable[[Cluster, NodeId], Place
     link_faults = LinkFaults(delay=overload.delay, jitter=overload.delay // JITTER, loss=overload.loss)
     plan = ClusterPlan(
         topology=Topology(
-            loops=(LoopTopology(number=0, tour=overload.sites, timing=timing),), resilience=overload.resilience
+            loops=(LoopTopology(number=0, tour=overload.sites, timing=timing),),
+            resilience=overload.resilience,
+            pace=overload.pace,
         ),
         reformers=REFORMERS,
         sources=overload.sources,

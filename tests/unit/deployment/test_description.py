@@ -12,7 +12,7 @@ from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE, Deployment, NodeKind, RealTime, read_deployment, with_names
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.operations.draft import Draft, create_deployment
-from fairtape.ring.membership.topology import Excess, Remedy
+from fairtape.ring.membership.topology import PACE_MAX, Excess, PaceRule, Remedy
 from fairtape.storage.formation_stores import EtcdAccess
 
 HOSTS = ("192.0.2.1", "192.0.2.2")
@@ -82,6 +82,16 @@ def test_the_commit_delay_of_a_profile_grows_with_every_token_that_a_commit_wait
         assert deployment.timing.commit_delay == metro.commit_delay + tokens * metro.token_period
 
 
+def test_the_pace_is_fixed_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    assert made(tmp_path / "new").topology.pace is None
+    adapting = changed(tmp_path / "adapting", 'pace = "fixed"', 'pace = "adapt"')
+    assert adapting.topology.pace == PaceRule()
+    assert adapting.topology.pace_max == PACE_MAX
+    former = changed(tmp_path / "former", 'pace = "fixed"', "")
+    assert former.topology.pace is None
+    assert former.topology.pace_max == 1
+
+
 def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
     deployment = changed(tmp_path, 'profile = "metro"', 'profile = "metro"\ncommit_delay_us = 40000\nretries_max = 7')
     assert deployment.timing.commit_delay == 40 * MILLISECOND
@@ -114,6 +124,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ('[store]', '[store]\nca_file = "x"', r"store\.ca_file is 'x'; only an etcd store takes it: remove it"),
         ('[store]', '[store]\nuser = "x"', r"store\.user is 'x'; only an etcd store takes it: remove it"),
         ('real_time = "auto"', 'real_time = 1', r"process\.real_time is 1; expected \"auto\", true or false"),
+        ('pace = "fixed"', 'pace = "brisk"', r"order\.pace is 'brisk'; expected one of adapt, fixed"),
         ('profile = "metro"', 'profile = "moon"', r"loops\[0\]\.profile is 'moon'; expected one of lan, metro, wan"),
         ('"s1", "s2", "s3"', '"s1", "s2"', r"sites\.s3 is 's3'; it is in the tour of no loop; add it to one"),
         ('"s1", "s2", "s3"', '"s1", "s2", "s4"', r"loops: site s4 is in two loops"),

@@ -48,3 +48,18 @@ def test_in_a_loop_of_one_everything_is_known_at_once() -> None:
     proofs = Resilience(FormationHistory(formation((1,))))
     proofs.ack_received(4)
     assert proofs.stable_through == proofs.known_stable_through == proofs.survives_through == 4
+
+
+def test_a_formation_that_takes_over_later_proves_nothing_before_its_members_have_acknowledged() -> None:
+    """Otherwise sites drop messages that others still need, as soon as a planned change is known."""
+    formations = FormationHistory(formation((1, 2, 3), first_token=50))
+    proofs = Resilience(formations)
+    proofs.ack_received(60)
+    formations.take_over(formation((1, 2, 3), first_token=1_000))
+    assert proofs.known_stable_through == 56
+    proofs.ack_received(61)
+    assert proofs.known_stable_through == 57
+    proofs.ack_received(1_003)
+    assert proofs.known_stable_through == 57
+    proofs.ack_received(1_004)
+    assert proofs.known_stable_through == 1_000

@@ -30,6 +30,7 @@ from fairtape.ring.membership.topology import (
     BadTopology,
     Excess,
     LoopTopology,
+    PaceRule,
     Remedy,
     Topology,
     resilience_among,
@@ -140,6 +141,7 @@ _TAG: Final = re.compile(r"[A-Za-z0-9]{1,2}")
 _FEED: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{FEED_NAME_MAX}}}")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _ANY_FLOOR: Final = FloorSettings()
+_PACES: Final[Mapping[str, PaceRule | None]] = {"adapt": PaceRule(), "fixed": None}
 _PERIODS: Final = ("retry_period", "token_period", "commit_delay", "clock_error_max")
 
 
@@ -544,10 +546,11 @@ def _topology(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     resilience = _resilience(rules)
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
     remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
+    pace = rules.choice("pace", _PACES, "fixed")
     rules.finish()
     loops = tuple(_loops(table.tables("loops"), nodes, resilience))
     try:
-        topology = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy)
+        topology = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy, pace=pace)
     except BadTopology as bad:
         raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
     homes = topology.homes()

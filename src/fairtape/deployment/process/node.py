@@ -179,6 +179,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         keys=keys_of(deployment, node),
         timing=deployment.timing,
         resilience=topology.resilience_of(topology.primary.tour),
+        pace_max=topology.pace_max,
         incarnation=clock.now(),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,

@@ -22,8 +22,9 @@ class SourceConfig:
 
     me: NodeId
     keys: Keys  # its own
-    timing: Timing  # of the primary loop
+    timing: Timing  # of the primary loop, as configured
     resilience: int
+    pace_max: int = 1  # how many times its configured period the token may take
     address_book: AddressBook
     groups: Groups | None  # None: a mesh of unicasts
     stripe: int = 0
@@ -58,6 +59,7 @@ def _source(config: SourceConfig, incarnation: int) -> Source:
         keys=config.keys,
         timing=config.timing,
         resilience=config.resilience,
+        pace_max=config.pace_max,
         incarnation=incarnation,
         stripe=config.stripe,
         datagram_max=config.datagram_max,

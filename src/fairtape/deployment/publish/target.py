@@ -45,6 +45,7 @@ class PublishTarget:
             keys=keys_of(deployment, node),
             timing=primary.timing,
             resilience=deployment.topology.resilience_of(primary.tour),
+            pace_max=deployment.topology.pace_max,
             address_book=deployment.address_book(),
             groups=None if groups is None else replace(groups, interface=interface_at(node.host)),
             stripe=deployment.stripe,

@@ -3,5 +3,6 @@
 server            leadership through the store, and the coordinators of all loops
 primary_loop      the coordinator of the primary loop: watches, reforms, and changes formations
 planned_change    the next formation when nothing has failed
+pace              how fast the token passes, from how many releases are late
 secondary_loops   the coordinator of a secondary loop
 """

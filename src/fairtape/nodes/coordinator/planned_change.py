@@ -1,8 +1,8 @@
 """Planned changes: the next formation when nothing has failed, and the token at which it takes over.
 
 Sites that request to join and are up to date join, in the order of the tour. Sites that withdraw, or were retired,
-leave. A stripe plan that the operator ordered becomes active. After a quiet time the number of retries is reduced
-again (decision 28, Retry adaptation).
+leave. A stripe plan that the operator ordered becomes active. The token is slowed or sped up (decision 51, Pace).
+After a quiet time the number of retries is reduced again (decision 28, Retry adaptation).
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ from typing import Final
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
+from fairtape.nodes.coordinator.pace import describe_change, paced
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
 from fairtape.ring.membership.reconfiguration import bypass, insert_in_order, retime, take_over
 from fairtape.ring.membership.topology import Topology
@@ -20,6 +21,7 @@ from fairtape.wire.membership import MembershipRequest, SiteReport
 STORE_DELAY: Final = 50 * MILLISECOND  # allowance for recording a formation
 LAG_MAX: Final = 64  # tokens that a joining site may be behind: the ring repairs them in a few round trips
 QUIET_PERIOD: Final = 600 * SECOND  # without a reformation, until retries are reduced again
+PACE_LEAD: Final = 1 * SECOND  # to prepare for another pace: the sites are late already, and a failure would stop them
 FAILURES_MAX: Final = 6  # failed changes in a row that double the lead time
 
 
@@ -50,15 +52,21 @@ def plan_change(
     failures: int,
     now: Instant,
     plan: int = 0,
+    pace: int | None = None,
+    pace_cause: str = "",
 ) -> PlannedChange | None:
-    """The change from the present formation to what reports and operator request; None if there is none."""
+    """The change from the present formation to what reports and operator request; None if there is none.
+
+    `pace` is the wanted one, and `pace_cause` the reason; without one, the pace stays.
+    """
     tour = topology.primary.tour
     joining = [site for site in tour if site not in retired and may_join(site, present, reports)]
     leaving = [site for site in present.members if site in retired or _withdraws(site, reports)]
     if len(leaving) == len(present.members):
         leaving = []
     leaving = leaving[:LEAVING_MAX]
-    timing = _with_fewer_retries(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
+    fewer_retries = _with_fewer_retries(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
+    timing = fewer_retries if pace is None else paced(fewer_retries, topology, pace)
     plan = plan or present.plan
     if not joining and not leaving and timing == present.timing and plan == present.plan:
         return None
@@ -72,7 +80,8 @@ def plan_change(
         roll=tuple(reports[member].incarnation for member in layout.members),
         plan=plan,
     )
-    lead = lead_time(present.timing, failures)
+    repaced = timing.token_period != present.timing.token_period
+    lead = max(lead_time(present.timing, failures), PACE_LEAD if repaced else 0)
     highest_complete = max(reports[member].complete_through for member in present.members)
     tokens_ahead = (
         present.current(now + lead),
@@ -80,7 +89,11 @@ def plan_change(
         present.first_token,
     )
     planned = take_over(layout, number=present.number + 1, present=present, at_token=max(tokens_ahead) + 1)
-    cause = _changes(joining, leaving, retimed=timing != present.timing, planned=plan != present.plan)
+    causes = [f"site {site} joins" for site in joining] + [f"site {site} leaves" for site in leaving]
+    causes += ["retries are reduced after a quiet time"] * (fewer_retries != present.timing)
+    causes += [describe_change(present.timing, timing, pace_cause)] if repaced else []
+    causes += ["another stripe plan comes into force"] * (plan != present.plan)
+    cause = "; ".join(causes)
     return PlannedChange(planned, cause, now + lead - STORE_DELAY // 2)
 
 
@@ -101,9 +114,3 @@ def _with_fewer_retries(timing: Timing, wanted: Timing, *, quiet_for: Duration) 
     if timing.retries_max <= wanted.retries_max or quiet_for < QUIET_PERIOD:
         return timing
     return replace(timing, retries_max=max(timing.retries_max * 9 // 10, wanted.retries_max))
-
-
-def _changes(joining: Collection[NodeId], leaving: Collection[NodeId], *, retimed: bool, planned: bool) -> str:
-    changes = [f"site {site} joins" for site in joining] + [f"site {site} leaves" for site in leaving]
-    changes += ["retries are reduced after a quiet time"] * retimed
-    return "; ".join(changes + ["another stripe plan comes into force"] * planned)

@@ -3,9 +3,9 @@
 It acts on the reports of the sites. A member that suspects another, is silent, was restarted or is fenced causes a
 *reformation*: the coordinator fences all members, collects what they hold, waits for the leases of silent ones to end,
 and installs a formation that follows the last token that a survivor holds completely (decision 21, Where a formation
-resumes). Sites that join or leave cause a *planned change*: the coordinator proposes a formation that takes over at a
-future token, and once all have prepared for it the ring changes without a stop. In both cases the formation is
-recorded in the store before any site is informed.
+resumes). Sites that join or leave, or are late, cause a *planned change*: the coordinator proposes a formation that
+takes over at a future token, and once all have prepared for it the ring changes without a stop. In both cases the
+formation is recorded in the store before any site is informed.
 
 Sources are not involved: they cannot cause a reformation.
 """
@@ -17,6 +17,7 @@ from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
+from fairtape.nodes.coordinator.pace import PaceControl, describe_change, slower
 from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, LAG_MAX, PlannedChange, lead_time, plan_change
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
@@ -36,6 +37,7 @@ from fairtape.wire.membership import (
 RETRIES_FACTOR_MAX: Final = 8  # retry adaptation raises retries to at most this multiple of the topology's
 FIRST_FORMATION_DELAY: Final = 3 * SECOND  # how long the first formation waits for absent sites
 DECISIONS_MAX: Final = 64  # kept for the status
+REPEATS_AHEAD: Final = 4  # a planned formation is resent after this part of the time until it takes over
 
 # What follows from the reports of the members after a failure (decision 21, Where a formation resumes).
 
@@ -66,7 +68,8 @@ def next_layout(
 ) -> Formation:
     """Members that kept their memory, or are nearly complete, stay; the others are bypassed or replaced.
 
-    If a member was `suspected` and none has failed, retries are raised (decision 28, Retry adaptation).
+    If a member was `suspected` and none has failed, retries are raised (decision 28, Retry adaptation), and the token
+    is slowed where the operator allows it (decision 51, Pace).
     """
     kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
     near = highest_complete(answered.values()) - LAG_MAX
@@ -84,7 +87,9 @@ def next_layout(
     layout = with_members(layout, left)
     layout = replace(layout, resilience=topology.resilience_of(layout.members))
     none_failed = suspected and not failed and len(kept) == len(formation.members)
-    return retime(layout, _with_more_retries(layout.timing, topology.primary.timing)) if none_failed else layout
+    if not none_failed:
+        return layout
+    return retime(layout, slower(_with_more_retries(layout.timing, topology.primary.timing), topology))
 
 
 def _substitute(
@@ -164,6 +169,7 @@ class PrimaryLoopCoordinator:
         self._resumed = False  # the operator ordered to continue after a halt
         self._suspected = False  # the current reformation began because a member was suspected
         self._planned: PlannedChange | None = None
+        self._pace = PaceControl(topology)
         self._planning_failures = 0  # in a row
         self._planning_failed_at: Instant = 0
         self._quiet_since: Instant = 0
@@ -178,6 +184,7 @@ class PrimaryLoopCoordinator:
         self.proposal = None
         self._resumed = False
         self.plan = 0
+        self._pace.lead()
         self._adopt(formation, now)
         self._began_at = now
         if formation is None:
@@ -190,6 +197,7 @@ class PrimaryLoopCoordinator:
         self._quiet_since = now
         self._repeat_at = now
         if formation is not None:
+            self._pace.begin(formation.timing, now)
             until = now + self._lease_length(formation)
             self._leases = dict.fromkeys(formation.members + formation.leaving, until)
 
@@ -329,7 +337,11 @@ class PrimaryLoopCoordinator:
         return None
 
     def _repeat_install(self, formation: Formation, now: Instant) -> None:
-        """Resend the formation to members until each has confirmed."""
+        """Resend the formation to members until each has confirmed.
+
+        A site confirms when the formation takes over. A planned one is known long before, and is resent the more often
+        the sooner it takes over: sites that are short of time get another pace, and must not be loaded by it.
+        """
         if self._repeat_at > now:
             return
         behind = [
@@ -339,7 +351,8 @@ class PrimaryLoopCoordinator:
         ]
         for member in behind:
             self._send_limited(member, self._install(formation, final=True), now)
-        self._repeat_at = now + formation.timing.retry_period if behind else NEVER
+        period = max(formation.timing.retry_period, (formation.starts_at - now) // REPEATS_AHEAD)
+        self._repeat_at = now + period if behind else NEVER
 
     # Reformation.
 
@@ -438,6 +451,8 @@ class PrimaryLoopCoordinator:
         retries, raised = formation.timing.retries_max, layout.timing.retries_max
         if raised > retries:
             self.notices.append(f"no site had failed: retries_max is raised from {retries} to {raised}")
+        if layout.timing.token_period > formation.timing.token_period:
+            self.notices.append(describe_change(formation.timing, layout.timing, "no site had failed"))
         self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
 
     def _propose_after(self, layout: Formation, number: int, keeper: SiteReport, now: Instant, *, broken: bool) -> None:
@@ -477,15 +492,19 @@ class PrimaryLoopCoordinator:
     def _plan(self, formation: Formation, now: Instant) -> None:
         if self._pauses_after_failure(formation, now) or not self._all_confirmed(formation):
             return
+        reports = {site: known.report for site, known in self.known.items()}
+        self._pace.count([reports[member] for member in formation.members], now)
         planned = plan_change(
             formation,
-            {site: known.report for site, known in self.known.items()},
+            reports,
             self.topology,
             retired=self.retired,
             quiet_since=self._quiet_since,
             failures=self._planning_failures,
             now=now,
             plan=self.plan,
+            pace=self._pace.wanted(formation.timing, now),
+            pace_cause=self._pace.cause,
         )
         if planned is not None:
             self._planned = planned

@@ -108,16 +108,19 @@ def follow(
 def take_over(formation: Formation, *, number: int, present: Formation, at_token: int) -> Formation:
     """The formation of a planned change: it takes over at a future token, and the ring does not stop.
 
-    The token passes to the first member after the last token site that stays.
+    The token passes to the first member after the last token site that stays. With a shorter commit delay the schedule
+    pauses once, so that no token commits before the one that precedes it.
     """
     successors = [present.holder(at_token + step) for step in range(len(present.members))]
     following = next((member for member in successors if member in formation.members), formation.members[0])
+    timing = formation.timing
+    earliest = present.commit_at(at_token - 1) + timing.token_period - timing.commit_delay
     return replace(
         begin_with(formation, following),
         number=number,
         first_token=at_token,
         first_sequence=0,
-        starts_at=present.scheduled_at(at_token),
+        starts_at=max(present.scheduled_at(at_token), earliest),
         keeper=present.holder(at_token - 1),
         resilience_before=present.resilience,
         leaving=tuple(member for member in present.members if member not in formation.members),

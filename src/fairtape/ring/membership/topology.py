@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from fairtape.core.instants import Duration
+from fairtape.core.instants import SECOND, Duration
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX
 from fairtape.wire.frames import NodeId
 
+PACE_MAX: Final = 3  # so that three sites of one machine, in the metro profile, guarantee 55 ms
+PACES: Final = range(1, PACE_MAX + 1)  # multiples of the token period that the operator asked for
 CLOCK_MARGIN: Final = 2  # two clocks measure a lease, and each may be wrong at its start and its end
 
 
@@ -29,6 +31,15 @@ class Remedy(Enum):
 
     BYPASS = "bypass"  # the token skips it. TRMP 2001 §5.3
     REPLACE = "replace"  # a site of its secondary loop takes over. TRMP 2001 §8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceRule:
+    """When reformation servers slow the token of the primary loop, and when they speed it up again."""
+
+    late_share_max: float = 0.005  # of the releases of any member in a window
+    window: Duration = 3 * SECOND
+    quiet_period: Duration = 600 * SECOND  # until the token is sped up by one step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +72,12 @@ class Topology:
     excess: Excess = Excess.CONTINUE
     remedy: Remedy = Remedy.BYPASS
     timed: bool = True
+    pace: PaceRule | None = None  # None: the token keeps its pace
+
+    @property
+    def pace_max(self) -> int:
+        """How many times its configured period the token may take."""
+        return 1 if self.pace is None else PACE_MAX
 
     def __post_init__(self) -> None:
         numbers = [loop.number for loop in self.loops]

@@ -12,7 +12,7 @@ from fairtape.ring.membership.formation_history import FormationHistory
 class Resilience:
     """The inferences of one receiver."""
 
-    __slots__ = ("_formations", "highest_ack", "stable_through", "survives_through")
+    __slots__ = ("_formations", "highest_ack", "known_stable_through", "stable_through", "survives_through")
 
     def __init__(self, formations: FormationHistory) -> None:
         self._formations = formations
@@ -20,6 +20,7 @@ class Resilience:
         self.highest_ack = before  # the highest one received: all lower ones were sent too
         self.survives_through = min(before, 0)  # K + 1 sites hold everything up to this token (decision 6, Commit)
         self.stable_through = before  # all m members hold everything up to this token: t - m + 1
+        self.known_stable_through = before  # all members know that: a second round later, t - 2m + 2
 
     def ack_received(self, token: int) -> None:
         """Ack(token), or a part of it, has been received."""
@@ -34,12 +35,8 @@ class Resilience:
             self._survives(self._held_by_enough(token, formation.resilience + 1))
         if turns >= len(formation.members):
             self.stable_through = max(self.stable_through, token - len(formation.members) + 1)
-
-    @property
-    def known_stable_through(self) -> int:
-        """All members know that all members hold everything up to this token: a second round later, t - 2m + 2."""
-        formation = self._formations.latest
-        return max(self.highest_ack - 2 * len(formation.members) + 2, formation.first_token - 1)
+        if turns >= 2 * len(formation.members) - 1:
+            self.known_stable_through = max(self.known_stable_through, token - 2 * len(formation.members) + 2)
 
     def learn(self, survives_through: int) -> None:
         """Another site reports that K + 1 sites hold everything up to this token."""

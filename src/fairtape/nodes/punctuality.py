@@ -1,0 +1,81 @@
+"""Punctuality: whether a site has time for its tokens, and one notice when it has not.
+
+A site that waits for a processor releases late, and one that waits for too long is taken for failed. The operator must
+learn of it, with the remedy, and once: not at every token. The notice comes again only after the site was in time for a
+while.
+"""
+
+from typing import Final
+
+from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.timing import Timing
+
+WINDOW: Final = 10 * SECOND
+LATE_SHARE_MAX: Final = 0.005  # of the messages of a window
+LATE_MIN: Final = 10  # messages of a window: fewer are no trend
+IN_TIME_PERIOD: Final = 60 * SECOND  # until trouble is reported again
+
+REMEDY: Final = (
+    "another program takes the processor, or this machine is too slow for the profile: stop that program, run fewer"
+    ' sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
+)
+
+
+def stall_max(timing: Timing) -> Duration:
+    """Half of Δ_R: a site that does not run for twice as long is declared failed."""
+    return timing.reform_delay // 2
+
+
+class Punctuality:
+    """The punctuality of one site. It counts only while the site is a member of one formation."""
+
+    __slots__ = ("_begins_at", "_formation", "_late", "_longest_stall", "_sequence", "_silent_until")
+
+    def __init__(self) -> None:
+        self._formation = 0
+        self._begins_at: Instant = 0  # of the window
+        self._sequence = 0
+        self._late = 0
+        self._longest_stall: Duration = 0
+        self._silent_until: Instant = 0  # no notice before
+
+    def woken(self, behind: Duration) -> None:
+        """The site was woken this long after its deadline."""
+        self._longest_stall = max(self._longest_stall, behind)
+
+    def notice(self, *, formation: int, timing: Timing, sequence: int, late: int, now: Instant) -> str | None:
+        """What to report now; None: nothing. The number of a formation is 0 where the site is no member."""
+        if formation != self._formation or now < self._begins_at:
+            self._formation = formation
+            self._begin(sequence, late, now)
+            self._silent_until = min(self._silent_until, now + IN_TIME_PERIOD)
+            return None
+        trouble = self._stall(timing)
+        if trouble is None and now - self._begins_at < WINDOW:
+            return None
+        trouble = trouble or self._lateness(sequence, late, now)
+        self._begin(sequence, late, now)
+        if trouble is None or not formation:
+            return None
+        silent, self._silent_until = now < self._silent_until, now + IN_TIME_PERIOD
+        return None if silent else f"{trouble}: {REMEDY}"
+
+    def _begin(self, sequence: int, late: int, now: Instant) -> None:
+        self._begins_at, self._sequence, self._late, self._longest_stall = now, sequence, late, 0
+
+    def _stall(self, timing: Timing) -> str | None:
+        stall = self._longest_stall
+        if stall <= stall_max(timing):
+            return None
+        failed_after = timing.reform_delay / 1e6
+        return f"this site did not run for {stall / 1e6:,.0f} ms, and counts as failed after {failed_after:,.0f} ms"
+
+    def _lateness(self, sequence: int, late: int, now: Instant) -> str | None:
+        messages, late = max(sequence - self._sequence, 1), late - self._late
+        if late < LATE_MIN or late <= LATE_SHARE_MAX * messages:
+            return None
+        return (
+            f"{late:,} of {messages:,} messages ({min(late / messages, 1):.1%}) were released late here in"
+            f" {(now - self._begins_at) / SECOND:.0f} s, and this site had to wait for up to"
+            f" {self._longest_stall / 1e6:,.1f} ms to run"
+        )
