@@ -1,17 +1,42 @@
 """Types of benchmark results, and the resource usage of processes and of the machine."""
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from statistics import median
+from typing import Final, Self, TypeAlias
 
-Result: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
+MIB: Final = 1 << 20
+
+Result: TypeAlias = float | bool | str | list[str] | list[int] | list[float] | list[dict[str, float]]
 Results: TypeAlias = dict[str, Result]
 """Metrics by their published names, which are the keys of the JSON output."""
 
 Step: TypeAlias = Callable[[str], None]
 """Prints which part of a benchmark runs now."""
+
+
+def spread_of(name: str, values: Sequence[float], digits: int) -> Results:
+    """The median of the rounds, the minimum and the maximum: the speed of a virtual machine varies."""
+    return {
+        name: _rounded(median(values), digits),
+        f"{name}_min": _rounded(min(values), digits),
+        f"{name}_max": _rounded(max(values), digits),
+    }
+
+
+def _rounded(value: float, digits: int) -> float:
+    return round(value, digits) if digits else round(value)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process, all threads; 0 for a process that has ended. Exact, unlike /proc/PID/stat."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3), of CPUCLOCK_SCHED
+    except OSError:
+        return 0.0
 
 
 def resident_bytes(pid: int | None = None) -> int:

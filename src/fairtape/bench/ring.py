@@ -1,8 +1,9 @@
-"""`fairtape bench ring`: throughput, release error and latency of one ring on this machine, and its baselines.
+"""`fairtape bench ring`: what one ring on this machine releases on time, and its baselines.
 
-A ring is separate processes on loopback multicast, sealed, with journals. The baselines are bare Python programs: a
-sender and receivers that move packets of the same size one by one, and programs that sleep until the same instants.
-They show what the machine allows.
+The first results are those of deployments with K = 1, as `fairtape init` makes them: the highest rate on time, a flood,
+the release spread, and what an idle ring takes. Throughput, release error and latency are those of receivers without
+the rest of a deployment, K = 0: separate processes on loopback multicast, sealed, with journals. All kinds of rings and
+their baselines alternate in rounds. A round that other programs disturbed is repeated.
 
 Journals are trimmed during a run, because a flood fills a segment per second at every site. The order is compared by
 the end of each hash chain, which also covers removed segments.
@@ -10,20 +11,30 @@ the end of each hash chain, which also covers removed segments.
 
 import secrets
 import shutil
-import socket
-import struct
 import tempfile
 import time
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
-from threading import Event, Thread
 from typing import Final
 
-from fairtape.bench.results import Processors, Results, Step
+from fairtape.bench.deployed_ring import RingRounds, ring_kinds
+from fairtape.bench.disturbance import QuietRounds, problems_of_disturbance
+from fairtape.bench.journal_trim import trimming
+from fairtape.bench.results import MIB, Processors, Results, Step, spread_of
+from fairtape.bench.ring_baselines import (
+    TrainOutcome,
+    block_costs,
+    disk_bytes_per_s,
+    messages_per_packet,
+    run_bare,
+    run_sleepers,
+    run_trains,
+)
 from fairtape.bench.ring_processes import (
     END_PERIOD_MAX,
     WARM_PERIOD,
@@ -35,23 +46,21 @@ from fairtape.bench.ring_processes import (
     receiver_process,
     sender_process,
 )
-from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.percentiles import percentile
 from fairtape.core.timing import profile
-from fairtape.deployment.process.children import ChildLink, ChildProcesses, Ready
+from fairtape.deployment.config.capacity import cores_here
+from fairtape.deployment.process.children import ChildProcesses
 from fairtape.deployment.process.idle_guard import keep_processors_awake
-from fairtape.journal.format import SUFFIX
 from fairtape.net.clock import SharedClock
-from fairtape.net.driver import run_in_real_time
+from fairtape.net.driver import may_run_in_real_time
 from fairtape.net.loopback import free_ports, random_groups
 from fairtape.net.transports import LOOPBACK, Peer, Role, multicast_works
 from fairtape.ring.membership.formation import Formation
-from fairtape.wire.blocks import records_max
 from fairtape.wire.frames import BLOCK_HEADER, DATAGRAM_MAX, TAG_SIZE, NodeId
-from fairtape.wire.seals import SEAL_OVERHEAD, Keys, Seal
+from fairtape.wire.seals import Keys, Seal
 
 SIDE_SECONDS_MAX: Final = 2.0  # of the baselines, and of the variations
 KILOBYTE: Final = 1_000
@@ -60,7 +69,36 @@ RATE: Final = 1_000
 LOSSY_TOKEN_PERIOD: Final = 1_500 * MICROSECOND  # leaves time for repairs on two cores
 RETRIES: Final = 625  # a second: latency is measured, and a machine that was suspended has not failed
 SLOW_RATE: Final = 197  # not a divisor of the token rate, so that messages arrive in every phase of a token
-MIB: Final = 1 << 20
+
+DEPLOYED_PARTS: Final = frozenset(("on-time", "spread", "idle"))
+DELIVERED: Final = (
+    "messages_per_s",
+    "messages_per_s_1kb",
+    "messages_per_s_1_receiver",
+    "messages_per_s_8_receivers",
+    "messages_per_s_unsealed",
+    "flood_messages_per_s",
+    "lan_flood_messages_per_s",
+    "spread_tokens",
+    "lan_spread_tokens",
+)
+"""Results that are never 0."""
+
+GOALS_ARE_FOR: Final = 3, 64  # sites, bytes of a message
+GOAL_CORES: Final = 2
+GOALS: Final[Mapping[str, tuple[float, float]]] = {  # at least, at most
+    "on_time_messages_per_s": (1_000_000, inf),
+    "lan_on_time_messages_per_s": (200_000, inf),
+    "flood_messages_per_s": (800_000, inf),
+    "flood_late_fraction": (0, 0.01),
+    "flood_reformations": (0, 0),
+    "spread_p99_us": (0, 750),
+    "lan_spread_p99_us": (0, 150),
+    "idle_core_share": (0, 0.03),
+    "lan_idle_core_share": (0, 0.10),
+    "process_memory_mib": (0, 60),
+    "lan_process_memory_mib": (0, 60),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +128,18 @@ def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only
     """All results. With several rounds, a metric is their median."""
     results: Results = {"receivers": receivers, "message_bytes": size, "seconds": seconds, "rounds": rounds}
     base = RingSetting(receivers=receivers, size=size, seconds=seconds)
-    if only != "latency":
-        results |= _throughput(base, rounds, step)
+    quiet = QuietRounds(step)
+    parts = DEPLOYED_PARTS if only == "all" else {only} & DEPLOYED_PARTS
+    if parts:
+        results |= _deployments(base, rounds, parts, quiet)
+    if only in ("all", "throughput"):
+        results |= _throughput(base, rounds, quiet)
     if only == "all":
-        results |= _variations(replace(base, seconds=min(seconds, SIDE_SECONDS_MAX)), step)
-    if only != "throughput":
-        results |= _latency(base, rounds, step)
-    return results | {"problems": problems_of(results)}
+        results |= _variations(replace(base, seconds=min(seconds, SIDE_SECONDS_MAX)), quiet)
+    if only in ("all", "latency"):
+        results |= _latency(base, rounds, quiet)
+    results |= quiet.results()
+    return results | {"problems": problems_of(results), "shortfalls": shortfalls_of(results)}
 
 
 def problems_of(results: Results) -> list[str]:
@@ -107,28 +150,111 @@ def problems_of(results: Results) -> list[str]:
             found.append(f"{name} is false: not every receiver delivered all published messages in the same order")
         elif name in ("bare_packets_per_s", "single_releases", "lossy_releases") and result == 0:
             found.append(f"{name} is 0: nothing arrived in the measured time")
-        elif name.startswith("messages_per_s") and result == 0:
+        elif name in DELIVERED and result == 0:
             found.append(f"{name} is 0: nothing was delivered in the measured time")
         elif name.endswith("failures") and isinstance(result, list):
             found += [f"a failure was declared ({name}), {failure}" for failure in result]
+    return found + problems_of_disturbance(results)
+
+
+def shortfalls_of(results: Results) -> list[str]:
+    """Which results miss their goals, one sentence each. The goals are for 3 sites, 64 bytes and two cores or more."""
+    found: list[str] = []
+    if (results.get("receivers"), results.get("message_bytes")) != GOALS_ARE_FOR or cores_here() < GOAL_CORES:
+        return found
+    for name, (least, most) in GOALS.items():
+        result = results.get(name, least)
+        assert isinstance(result, int | float)
+        if result < least:
+            found.append(f"{name} is {result:,}; the goal is at least {least:,}")
+        elif result > most:
+            found.append(f"{name} is {result:,}; the goal is at most {most:,}")
     return found
 
 
-def _throughput(setting: RingSetting, rounds: int, step: Step) -> Results:
+def _deployments(base: RingSetting, rounds: int, parts: Collection[str], quiet: QuietRounds) -> Results:
+    """The baselines and the deployments alternate."""
+    kinds = [RingRounds(kind) for kind in ring_kinds(base.receivers, parts)]
+    trains, floors, disks = [], [], []
+    side = min(base.seconds, SIDE_SECONDS_MAX)
+    with _scratch() as folder:
+        for number in range(1, rounds + 1):
+            name = _round(number, rounds)
+            if "on-time" in parts:
+                run = quiet.run(f"{name}bare UDP multicast in trains", lambda: _run_trains(base, side))
+                trains.append(run)
+                costs = quiet.run(f"{name}seals, hashes and writes alone", lambda: block_costs(folder, base.size))
+                floors.append(0.0 if run is None else costs.floor_us(run, base.receivers))
+                disks.append(quiet.run(f"{name}journals alone", lambda: _run_disk(folder, base.receivers, side)))
+            for place, each in enumerate(kinds):
+                there = folder / f"{number}.{place}"
+                each.run(there, name, size=base.size, seconds=base.seconds, quiet=quiet)
+                shutil.rmtree(there, ignore_errors=True)
+    results: Results = {"deployed_real_time": may_run_in_real_time()}
+    for each in kinds:
+        results |= each.results()
+    if "on-time" in parts:
+        results |= _shares(base, results, [run for run in trains if run is not None], floors, disks)
+    return results
+
+
+def _run_trains(base: RingSetting, seconds: float) -> TrainOutcome | None:
+    return run_trains(receivers=base.receivers, size=DATAGRAM_MAX, seconds=seconds)
+
+
+def _run_disk(folder: Path, files: int, seconds: float) -> float:
+    return disk_bytes_per_s(folder, files=files, seconds=seconds)
+
+
+def _shares(
+    base: RingSetting,
+    results: Results,
+    trains: Sequence[TrainOutcome],
+    floors: Sequence[float],
+    disks: Sequence[float],
+) -> Results:
+    """What the flood reached of what the machine allows at most; consistent with the printed medians."""
+    block = messages_per_packet(base.size)
+    found = spread_of("disk_messages_per_s", [each / base.size for each in disks], 0)
+    found |= spread_of("train_messages_per_s", [run.packets_per_s * block for run in trains] or [0.0], 0)
+    found |= spread_of("cpu_floor_us_per_message", [floor / block for floor in floors], 3)
+    flood, cpu = (_number(results, name) for name in ("flood_messages_per_s", "cpu_us_per_message"))
+    found["train_share"] = _ratio(flood, _number(found, "train_messages_per_s"))
+    found["cpu_floor_share"] = _ratio(_number(found, "cpu_floor_us_per_message"), cpu)
+    found["disk_share"] = _ratio(flood, _number(found, "disk_messages_per_s"))
+    return found
+
+
+def _number(results: Results, name: str) -> float:
+    """A result, or 0 where the machine cannot run the ring that has it."""
+    result = results.get(name, 0)
+    assert isinstance(result, int | float)
+    return result
+
+
+def _ratio(part: float, whole: float) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def _throughput(setting: RingSetting, rounds: int, quiet: QuietRounds) -> Results:
     """The baseline and the ring alternate, so that each ratio compares runs that are close in time."""
     packets, outcomes = [], []
+    seconds = min(setting.seconds, SIDE_SECONDS_MAX)
     for number in range(1, rounds + 1):
-        step(f"{_round(number, rounds)}bare UDP multicast, packet by packet")
-        seconds = min(setting.seconds, SIDE_SECONDS_MAX)
-        packets.append(run_bare(receivers=setting.receivers, size=DATAGRAM_MAX, seconds=seconds))
-        step(f"{_round(number, rounds)}a sealed ring with journals, messages of {setting.size} bytes")
-        outcomes.append(run_ring(setting))
+        name = _round(number, rounds)
+        bare = quiet.run(
+            f"{name}bare UDP multicast, packet by packet",
+            lambda: run_bare(receivers=setting.receivers, size=DATAGRAM_MAX, seconds=seconds),
+        )
+        packets.append(bare)
+        text = f"{name}a sealed ring with journals, messages of {setting.size} bytes"
+        outcomes.append(quiet.run(text, lambda: run_ring(setting)))
     rates = [each.messages_per_s for each in outcomes]
-    bare = [max(each * messages_per_packet(setting.size), 1.0) for each in packets]
-    results = _spread("messages_per_s", rates, 0) | _spread("bare_messages_per_s", bare, 0)
-    results |= _spread("ratio", [rate / of for rate, of in zip(rates, bare, strict=True)], 3)
-    results["ratio"] = round(median(rates) / median(bare), 3)  # consistent with the two printed medians
-    results |= _spread("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
+    bare_rates = [max(each * messages_per_packet(setting.size), 1.0) for each in packets]
+    results = spread_of("messages_per_s", rates, 0) | spread_of("bare_messages_per_s", bare_rates, 0)
+    results |= spread_of("ratio", [rate / of for rate, of in zip(rates, bare_rates, strict=True)], 3)
+    results["ratio"] = round(median(rates) / median(bare_rates), 3)  # consistent with the two printed medians
+    results |= spread_of("stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
     return results | {
         "one_order": all(each.one_order for each in outcomes),
         "bare_packets_per_s": round(median(packets)),
@@ -154,7 +280,7 @@ def _memory(outcome: RingOutcome) -> list[dict[str, float]]:
     ]
 
 
-def _variations(base: RingSetting, step: Step) -> Results:
+def _variations(base: RingSetting, quiet: QuietRounds) -> Results:
     runs = {
         "1kb": ("messages of 1,000 bytes", replace(base, size=KILOBYTE)),
         "1_receiver": ("a ring of 1 receiver", replace(base, receivers=1)),
@@ -163,30 +289,34 @@ def _variations(base: RingSetting, step: Step) -> Results:
     }
     results: Results = {}
     for name, (text, setting) in runs.items():
-        step(text)
-        outcome = run_ring(setting)
+        outcome = quiet.run(text, partial(run_ring, setting))
         results[f"messages_per_s_{name}"] = round(outcome.messages_per_s)
         results[f"one_order_{name}"] = outcome.one_order
     return results
 
 
-def _latency(base: RingSetting, rounds: int, step: Step) -> Results:
+def _latency(base: RingSetting, rounds: int, quiet: QuietRounds) -> Results:
     exact = replace(base, timing=profile("lan", retries_max=RETRIES), real_time=True)
     slower = profile("lan", token_period=LOSSY_TOKEN_PERIOD, retries_max=RETRIES)
+    single = replace(exact, rate=SLOW_RATE)
+    lossy = replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)
+    seconds, period = min(base.seconds, SIDE_SECONDS_MAX), exact.timing.token_period
     singles, losses, sleepers = [], [], []
     with keep_processors_awake():
         for number in range(1, rounds + 1):
-            step(f"{_round(number, rounds)}bare programs that sleep until the same instants")
-            seconds = min(base.seconds, SIDE_SECONDS_MAX)
-            sleepers.append(run_sleepers(sleepers=base.receivers, period=exact.timing.token_period, seconds=seconds))
-            step(f"{_round(number, rounds)}one message at a time, a token every millisecond")
-            singles.append(run_ring(replace(exact, rate=SLOW_RATE)))
-            step(f"{_round(number, rounds)}three senders, 1 % loss into one receiver")
-            losses.append(run_ring(replace(exact, senders=3, rate=RATE, loss=LOSS, timing=slower)))
+            name = _round(number, rounds)
+            late = quiet.run(
+                f"{name}bare programs that sleep until the same instants",
+                lambda: run_sleepers(sleepers=base.receivers, period=period, seconds=seconds),
+            )
+            sleepers.append(late)
+            text = f"{name}one message at a time, a token every millisecond"
+            singles.append(quiet.run(text, lambda: run_ring(single)))
+            losses.append(quiet.run(f"{name}three senders, 1 % loss into one receiver", lambda: run_ring(lossy)))
     real_time: Results = {"real_time": all(each.real_time for each in singles + losses)}
     for share in (50, 99):
-        late = [percentile(each, share / 100, 0) / MICROSECOND for each in sleepers]
-        real_time |= _spread(f"bare_sleep_error_p{share}_us", late, 1)
+        errors = [percentile(each, share / 100, 0) / MICROSECOND for each in sleepers]
+        real_time |= spread_of(f"bare_sleep_error_p{share}_us", errors, 1)
     return real_time | _errors("single", singles) | _errors("lossy", losses)
 
 
@@ -198,25 +328,12 @@ def _errors(name: str, outcomes: Sequence[RingOutcome]) -> Results:
         f"{name}_one_order": all(each.one_order for each in outcomes),
         f"{name}_failures": _failures(outcomes),
     }
-    results |= _spread(f"{name}_release_error_p50_us", [each.release_error_p50_us for each in outcomes], 1)
-    results |= _spread(f"{name}_release_error_p99_us", [each.release_error_p99_us for each in outcomes], 1)
-    results |= _spread(f"{name}_release_error_max_us", [each.release_error_max_us for each in outcomes], 1)
-    results |= _spread(f"{name}_latency_p50_ms", [each.latency_p50_ms for each in outcomes], 3)
-    results |= _spread(f"{name}_latency_p99_ms", [each.latency_p99_ms for each in outcomes], 3)
-    return results | _spread(f"{name}_stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
-
-
-def _spread(name: str, values: Sequence[float], digits: int) -> Results:
-    """The median of the rounds, the minimum and the maximum: the speed of a virtual machine varies."""
-    return {
-        name: _rounded(median(values), digits),
-        f"{name}_min": _rounded(min(values), digits),
-        f"{name}_max": _rounded(max(values), digits),
-    }
-
-
-def _rounded(value: float, digits: int) -> float:
-    return round(value, digits) if digits else round(value)
+    results |= spread_of(f"{name}_release_error_p50_us", [each.release_error_p50_us for each in outcomes], 1)
+    results |= spread_of(f"{name}_release_error_p99_us", [each.release_error_p99_us for each in outcomes], 1)
+    results |= spread_of(f"{name}_release_error_max_us", [each.release_error_max_us for each in outcomes], 1)
+    results |= spread_of(f"{name}_latency_p50_ms", [each.latency_p50_ms for each in outcomes], 3)
+    results |= spread_of(f"{name}_latency_p99_ms", [each.latency_p99_ms for each in outcomes], 3)
+    return results | spread_of(f"{name}_stolen_fraction", [each.stolen_fraction for each in outcomes], 4)
 
 
 def _failures(outcomes: Sequence[RingOutcome]) -> list[str]:
@@ -341,139 +458,3 @@ def _outcome(
         stolen_fraction=stolen_fraction,
         failures=tuple(f"site {report.site}: {report.failure}" for report in reports if report.failure),
     )
-
-
-# Journals.
-
-SEGMENTS_KEPT: Final = 3  # of each journal; the last one is being written
-TRIM_SECONDS: Final = 0.5
-
-
-def trim(journal: Path) -> None:
-    """Remove all but the last segments. Segment names sort by number."""
-    for segment in sorted(journal.glob(f"*{SUFFIX}"))[:-SEGMENTS_KEPT]:
-        segment.unlink()
-
-
-@contextmanager
-def trimming(journals: Sequence[Path]) -> Iterator[None]:
-    """Trim these journals from a thread of this process, so that no site waits for a deletion."""
-    over = Event()
-
-    def work() -> None:
-        while not over.wait(TRIM_SECONDS):
-            for journal in journals:
-                trim(journal)
-
-    thread = Thread(target=work, name="journal-trim", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-# Baselines.
-
-WARM_S = 0.5
-CLOCK_PACKETS = 64  # packets between two reads of the clock
-
-
-def bare_receiver(link: ChildLink, group: Address, seconds: float) -> None:
-    """Count packets between the warm-up and the end."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-    sock.bind(group)
-    joined = struct.pack("4s4s", socket.inet_aton(group[0]), socket.inet_aton(LOOPBACK))
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
-    # A time-out of the kernel: a time-out of Python would add a system call for every packet.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, 200_000))
-    link.send(Ready())
-    starts_at = (link.wait_for(float) or 0.0) + WARM_S
-    _count_until(sock, starts_at)
-    link.send(_count_until(sock, starts_at + seconds))
-    sock.close()
-    link.wait_until_stopped()
-
-
-def _count_until(sock: socket.socket, ends_at: float) -> int:
-    """The number of packets until then. The clock is read rarely, because receiving is measured."""
-    count = 0
-    receive = sock.recv
-    while time.time() < ends_at:
-        try:
-            for _ in range(CLOCK_PACKETS):
-                receive(2_048)
-                count += 1
-        except BlockingIOError:
-            continue
-    return count
-
-
-def bare_sender(link: ChildLink, group: Address, size: int, seconds: float) -> None:
-    """Send packets of one size, one per call, as fast as possible."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-    link.send(Ready())
-    ends_at = (link.wait_for(float) or 0.0) + WARM_S + seconds
-    packet = bytes(size)
-    send = sock.sendto
-    while time.time() < ends_at:
-        for _ in range(CLOCK_PACKETS):
-            send(packet, group)
-    sock.close()
-    link.wait_until_stopped()
-
-
-def bare_sleeper(link: ChildLink, period: Duration, window: Duration) -> None:
-    """Sleep until the same instants as all others, and report how late each sleep ended."""
-    run_in_real_time()
-    link.send(Ready())
-    instant: Instant = link.wait_for(int) or 0
-    ends_at = instant + window
-    late = array("q")
-    while instant < ends_at:
-        left = instant - time.time_ns()
-        if left > 0:
-            time.sleep(left / SECOND)
-        late.append(time.time_ns() - instant)
-        instant += period
-    link.send(late)
-    link.wait_until_stopped()
-
-
-def run_bare(*, receivers: int, size: int, seconds: float) -> float:
-    """Packets per second of a bare receiver, on average."""
-    group = "239.195.7.3", free_ports(1)[0]
-    names = {f"receiver {number}" for number in range(receivers)}
-    with ChildProcesses(imports=[__name__]) as children:
-        for name in names:
-            children.start(name, bare_receiver, group, seconds)
-        children.start("sender", bare_sender, group, size, seconds)
-        children.await_ready({*names, "sender"})
-        children.send_all(time.time() + 0.2)
-        counts = children.collect(int, names, int(seconds * SECOND) + END_PERIOD_MAX)
-    return sum(counts.values()) / receivers / seconds
-
-
-def run_sleepers(*, sleepers: int, period: Duration, seconds: float) -> "array[int]":
-    """How late bare programs wake that sleep until the same instants, in nanoseconds."""
-    names = {f"sleeper {number}" for number in range(sleepers)}
-    window = int(seconds * SECOND)
-    with ChildProcesses(imports=[__name__]) as children:
-        for name in names:
-            children.start(name, bare_sleeper, period, window)
-        children.await_ready(names)
-        children.send_all(time.time_ns() + START_DELAY)
-        reports = children.collect(array, names, window + END_PERIOD_MAX)
-    late = array("q")
-    for report in reports.values():
-        late.extend(report)
-    return late
-
-
-def messages_per_packet(size: int) -> int:
-    """How many messages of one size fill a datagram."""
-    return max(records_max(DATAGRAM_MAX - SEAL_OVERHEAD, size), 1)

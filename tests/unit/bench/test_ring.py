@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fairtape.bench.journal_trim import SEGMENTS_KEPT, trim, trimming
 from fairtape.bench.results import Results
-from fairtape.bench.ring import SEGMENTS_KEPT, problems_of, trim, trimming
+from fairtape.bench.ring import GOALS, problems_of, shortfalls_of
 from fairtape.journal.format import segment_name
 
 
@@ -50,3 +51,17 @@ def test_valid_results_have_no_problems() -> None:
 def test_invalid_results_are_explained_in_a_sentence(broken: Results, sentence: str) -> None:
     (problem,) = problems_of(SOUND | broken)
     assert problem.startswith(sentence)
+
+
+REACHED: Results = {"receivers": 3, "message_bytes": 64, **{name: least for name, (least, _) in GOALS.items()}}
+
+
+def test_a_missed_goal_is_a_sentence_where_the_goal_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairtape.bench.ring.cores_here", lambda: 2)
+    assert shortfalls_of(REACHED) == shortfalls_of({"receivers": 3, "message_bytes": 64}) == []
+    missed: Results = {"on_time_messages_per_s": 900_000, "lan_idle_core_share": 0.2}
+    assert shortfalls_of(REACHED | missed) == [
+        "on_time_messages_per_s is 900,000; the goal is at least 1,000,000",
+        "lan_idle_core_share is 0.2; the goal is at most 0.1",
+    ]
+    assert shortfalls_of(REACHED | missed | {"receivers": 8}) == []
