@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXIT_BROKEN: Final = 1  # a guarantee or a check failed; 2 is a mistake of the user
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DIGITS_MAX: Final = 19  # of an instant: nanoseconds in 64 bits
+REFRESHES_PER_S: Final = 2  # of a spinner
 
 Result = TypeVar("Result")
 
@@ -28,15 +29,11 @@ def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet)
-    with console.status("starting") as status:
-
-        def step(text: str) -> None:
-            if console.is_terminal:
-                status.update(text)
-            else:
-                console.print(text)
-
-        yield step
+    if quiet or not console.is_terminal:  # without the thread of a spinner, which would disturb what is measured
+        yield console.print
+        return
+    with console.status("starting", refresh_per_second=REFRESHES_PER_S) as status:
+        yield status.update
 
 
 @contextmanager
