@@ -139,7 +139,7 @@ class RecordLoad:
 
 
 def load_process(link: ChildLink, folder: Path, size: int) -> None:
-    """The last source of the deployment, which publishes as it is told until it is stopped."""
+    """The last source of the deployment, which publishes at the rate that is set, until it is stopped."""
     target = publish_target(folder)
     clock = clock_of(target.deployment)
     config = target.source_config(max(target.sources))
@@ -318,7 +318,7 @@ def deployed_ring(folder: Path, *, sites: int, profile: str, size: int) -> Itera
 
 SPREAD_RATE: Final = 2_000  # messages per second: every token has some
 SPREAD_SITES: Final = 9  # of the ring with the timing `metro`
-TRIAL_SECONDS_MAX: Final = 2.0  # of one rate, and of an idle ring
+RATE_SECONDS_MAX: Final = 2.0  # of one rate, and of an idle ring
 SPREAD_SECONDS_MAX: Final = 4.0
 
 
@@ -360,20 +360,20 @@ class RingRounds:
 
     def run(self, folder: Path, name: str, *, size: int, seconds: float, quiet: QuietRounds) -> None:
         """One round: idle, then a small load, then a flood and the search."""
-        kind, trial = self.kind, min(seconds, TRIAL_SECONDS_MAX)
+        kind, period = self.kind, min(seconds, RATE_SECONDS_MAX)
         name = f"{name}{kind.sites} {kind.profile} sites"
         quiet.step(f"{name}: start")
         with deployed_ring(folder, sites=kind.sites, profile=kind.profile, size=size) as ring:
             if "idle" in kind.parts:
-                self.idle.append(mean(quiet.run(f"{name}, idle", lambda: ring.idle_shares(trial))))
+                self.idle.append(mean(quiet.run(f"{name}, idle", lambda: ring.idle_shares(period))))
             if "spread" in kind.parts:
-                period = min(seconds, SPREAD_SECONDS_MAX)
+                longer = min(seconds, SPREAD_SECONDS_MAX)
                 text = f"{name}, {SPREAD_RATE:,} messages/s"
-                self.spreads.append(quiet.run(text, lambda: ring.spreads(SPREAD_RATE, period)))
+                self.spreads.append(quiet.run(text, lambda: ring.spreads(SPREAD_RATE, longer)))
             if "on-time" in kind.parts:
-                flood = quiet.run(f"{name}, flood", lambda: ring.load(None, trial))
+                flood = quiet.run(f"{name}, flood", lambda: ring.load(None, period))
                 self.floods.append(flood)
-                self.on_time.append(self._search(ring, name, flood.messages_per_s, trial, quiet))
+                self.on_time.append(self._search(ring, name, flood.messages_per_s, period, quiet))
             self.memory.append(max(ring.memory()))
 
     def _search(self, ring: DeployedRing, name: str, most: float, seconds: float, quiet: QuietRounds) -> int:

@@ -62,7 +62,7 @@ def test_noise_ends_the_search_at_a_rate_that_passed_below_one_that_did_not(outc
     assert above == len(outcomes) or not outcomes[above]
 
 
-def test_a_good_guess_needs_two_trials() -> None:
+def test_a_good_guess_is_tried_with_one_other_rate() -> None:
     tried: list[int] = []
 
     def passes(rate: int) -> bool:
