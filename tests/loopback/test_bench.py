@@ -55,7 +55,7 @@ def test_a_short_run_of_deployments_prints_all_results(part: str) -> None:
     }
     assert all(results[name] > 0 for name in names[part])
     assert ("on_time_messages_per_s" in results) == ("flood_late_fraction" in results) == (part == "on-time")
-    assert len(results["other_programs_shares"]) > 0
+    assert results["other_programs_share_min"] <= results["other_programs_share_max"]
 
 
 def test_a_ring_with_too_many_receivers_is_refused() -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from fairtape.bench.disturbance import QuietRounds
 from fairtape.bench.journal_trim import trim
-from fairtape.bench.results import MIB, Results, cpu_seconds, resident_bytes, spread_of
+from fairtape.bench.results import MIB, Results, cpu_seconds, datagrams_dropped, resident_bytes, spread_of
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.percentiles import percentile
 from fairtape.core.timing import PROFILES
@@ -60,27 +60,27 @@ def ladder(most: float) -> list[int]:
     return rates[::-1]
 
 
-def highest_passing(rates: Sequence[int], passes: Callable[[int], bool], *, guess: int | None = None) -> int | None:
+def highest_passing(rates: Sequence[int], passes: Callable[[int], bool], *, guess: int) -> int | None:
     """The highest of these ascending rates that passes where a higher one does not; None where none passes.
 
     Begins at the rate nearest to `guess`, goes up or down in steps that double, and then halves the interval. No rate
     is tried twice.
     """
-    if not rates:
-        return None
-    below, above = -1, len(rates)  # passes; does not
-    at = len(rates) // 2 if guess is None else min(range(len(rates)), key=lambda place: abs(rates[place] - guess))
-    stride, up = 1, None
+    last = len(rates) - 1
+    below, above = -1, last + 1  # passes; does not
+    at, stride = min(range(len(rates)), key=lambda place: abs(rates[place] - guess), default=0), 1
     while above - below > 1:
-        passed = passes(rates[at])
-        below, above = (at, above) if passed else (below, at)
-        if up in (None, passed) and (above == len(rates) if passed else below == -1):
-            up, at = passed, at + stride if passed else at - stride
-            stride *= 2
-            at = max(min(at, above - 1), below + 1)
+        if passes(rates[at]):
+            below = at
+        else:
+            above = at
+        if above > last:
+            at = min(below + stride, last)
+        elif below < 0:
+            at = max(above - stride, 0)
         else:
             at = (below + above) // 2
-            up = not passed
+        stride *= 2
     return rates[below] if below >= 0 else None
 
 
@@ -174,6 +174,7 @@ class LoadRun(NamedTuple):
     messages_per_s: float  # of the slowest site
     late_fraction: float
     requests: int  # for repairs
+    datagrams_dropped: int  # by full buffers of sockets, on this machine
     reformations: int
     source_cpu_us: float  # for one message
     site_cpu_us: float  # for one message, at one site, on average
@@ -209,7 +210,7 @@ class DeployedRing:
 
     def load(self, rate: int | None, seconds: float) -> LoadRun:
         """Publish at this rate, or flood, and measure once the load has lasted for a second."""
-        target = self._target
+        target, dropped_before = self._target, datagrams_dropped()
         self._children.send_all(SetLoad(rate))
         before = self._sites_after(target.now() + LOAD_PERIOD)
         pids = [site.pid for site in before.values()]
@@ -232,6 +233,7 @@ class DeployedRing:
             messages_per_s=rate_min,
             late_fraction=sum(site.late - earlier.late for earlier, site in pairs) / max(sum(released), 1),
             requests=sum(_requests(site) - _requests(earlier) for earlier, site in pairs),
+            datagrams_dropped=datagrams_dropped() - dropped_before,
             reformations=max(site.formation - earlier.formation for earlier, site in pairs),
             source_cpu_us=source_cpu * 1e6 / max(rate_min, 1.0),
             site_cpu_us=mean(site_cpu) * 1e6 / max(rate_min, 1.0),
@@ -299,8 +301,8 @@ def spreads_of(sites: Sequence[dict[int, Instant]]) -> list[Duration]:
 
 @contextmanager
 def deployed_ring(folder: Path, *, sites: int, profile: str, size: int) -> Iterator[DeployedRing]:
-    """Create a deployment, run it, and stop it."""
-    deployment = create_deployment(folder, Draft(loops=(sites,), profile=profile))
+    """Create a deployment, run it, and stop it. Its pace is fixed: the timing of the profile is measured."""
+    deployment = create_deployment(folder, Draft(loops=(sites,), profile=profile, pace="fixed"))
     target = DrillTarget(deployment)
     with folder_lock(deployment.folder), ExitStack() as closing:
         target.cluster = LocalCluster(deployment)
@@ -356,7 +358,7 @@ class RingRounds:
     floods: list[LoadRun] = field(default_factory=list)
     idle: list[float] = field(default_factory=list)  # the share of a core, per site
     spreads: list[list[Duration]] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)  # of the largest process
+    memory: list[int] = field(default_factory=list)  # of the largest process, at the end of the round
 
     def run(self, folder: Path, name: str, *, size: int, seconds: float, quiet: QuietRounds) -> None:
         """One round: idle, then a small load, then a flood and the search."""
@@ -374,7 +376,8 @@ class RingRounds:
                 flood = quiet.run(f"{name}, flood", lambda: ring.load(None, period))
                 self.floods.append(flood)
                 self.on_time.append(self._search(ring, name, flood.messages_per_s, period, quiet))
-            self.memory.append(max(ring.memory()))
+            if "idle" in kind.parts:
+                self.memory.append(max(ring.memory()))
 
     def _search(self, ring: DeployedRing, name: str, most: float, seconds: float, quiet: QuietRounds) -> int:
         """The highest rate on time, up to a little more than what the flood reached, which flow control kept down."""
@@ -388,12 +391,13 @@ class RingRounds:
     def results(self) -> Results:
         """Medians of the rounds, with minimum and maximum."""
         prefix = self.kind.prefix
-        found: Results = {f"{prefix}process_memory_mib": round(max(self.memory) / MIB, 1)}
+        found: Results = {}
         if self.on_time:
             found |= spread_of(f"{prefix}on_time_messages_per_s", self.on_time, 0)
             found |= self._flood_results()
         if self.idle:
             found |= spread_of(f"{prefix}idle_core_share", self.idle, 4)
+            found[f"{prefix}process_memory_mib"] = round(max(self.memory) / MIB, 1)
         if self.spreads:
             found[f"{prefix}spread_sites"] = self.kind.sites
             found[f"{prefix}spread_tokens"] = sum(map(len, self.spreads))
@@ -410,5 +414,6 @@ class RingRounds:
         found |= spread_of(f"{prefix}source_cpu_us_per_message", [each.source_cpu_us for each in floods], 3)
         found |= spread_of(f"{prefix}site_cpu_us_per_message", [each.site_cpu_us for each in floods], 3)
         found[f"{prefix}flood_requests"] = sum(each.requests for each in floods)
+        found[f"{prefix}flood_datagrams_dropped"] = sum(each.datagrams_dropped for each in floods)
         found[f"{prefix}flood_reformations"] = sum(each.reformations for each in floods)
         return found

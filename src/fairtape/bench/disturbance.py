@@ -115,13 +115,8 @@ class QuietRounds:
 
     def results(self) -> Results:
         """How much was disturbed."""
-        shares = [round(share, 4) for share in self.shares]
-        found = spread_of("other_programs_share", shares or [0.0], 4)
-        return found | {
-            "other_programs_shares": shares,
-            "rounds_discarded": self.discarded,
-            "rounds_disturbed": self.disturbed,
-        }
+        found = spread_of("other_programs_share", self.shares or [0.0], 4)
+        return found | {"rounds_discarded": self.discarded, "rounds_disturbed": self.disturbed}
 
 
 def problems_of_disturbance(results: Results) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Final, Self, TypeAlias
 
 MIB: Final = 1 << 20
 
-Result: TypeAlias = float | bool | str | list[str] | list[int] | list[float] | list[dict[str, float]]
+Result: TypeAlias = float | bool | str | list[str] | list[int] | list[dict[str, float]]
 Results: TypeAlias = dict[str, Result]
 """Metrics by their published names, which are the keys of the JSON output."""
 
@@ -46,6 +46,12 @@ def resident_bytes(pid: int | None = None) -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def datagrams_dropped() -> int:
+    """UDP datagrams that found the buffer of their socket full, on this machine since boot."""
+    names, values = (line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line[:4] == "Udp:")
+    return int(values[names.index("RcvbufErrors")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def measure_ring(*, receivers: int, size: int, seconds: float, rounds: int, only
     if only in ("all", "latency"):
         results |= _latency(base, rounds, quiet)
     results |= quiet.results()
-    return results | {"problems": problems_of(results), "shortfalls": shortfalls_of(results)}
+    return results | {"problems": problems_of(results), "shortfalls": shortfalls_of(results, cores_here())}
 
 
 def problems_of(results: Results) -> list[str]:
@@ -157,10 +157,10 @@ def problems_of(results: Results) -> list[str]:
     return found + problems_of_disturbance(results)
 
 
-def shortfalls_of(results: Results) -> list[str]:
+def shortfalls_of(results: Results, cores: int) -> list[str]:
     """Which results miss their goals, one sentence each. The goals are for 3 sites, 64 bytes and two cores or more."""
     found: list[str] = []
-    if (results.get("receivers"), results.get("message_bytes")) != GOALS_ARE_FOR or cores_here() < GOAL_CORES:
+    if (results.get("receivers"), results.get("message_bytes")) != GOALS_ARE_FOR or cores < GOAL_CORES:
         return found
     for name, (least, most) in GOALS.items():
         result = results.get(name, least)
@@ -169,6 +169,8 @@ def shortfalls_of(results: Results) -> list[str]:
             found.append(f"{name} is {result:,}; the goal is at least {least:,}")
         elif result > most:
             found.append(f"{name} is {result:,}; the goal is at most {most:,}")
+    if results.get("flood_requests") and not results.get("flood_datagrams_dropped"):
+        found.append(f"flood_requests is {results['flood_requests']:,} although no datagram was dropped; the goal is 0")
     return found
 
 

@@ -27,6 +27,7 @@ LABELS: Final = {
     "flood_messages_per_s": "metro: messages/s of a flood",
     "flood_late_fraction": "metro: share of a flood released late",
     "flood_requests": "metro: repair requests under a flood",
+    "flood_datagrams_dropped": "metro: datagrams dropped by full buffers under a flood",
     "flood_reformations": "metro: reformations under a flood",
     "lan_flood_messages_per_s": "lan: messages/s of a flood",
     "lan_flood_late_fraction": "lan: share of a flood released late",

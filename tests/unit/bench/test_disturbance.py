@@ -90,7 +90,7 @@ def test_a_disturbed_round_is_discarded_and_repeated() -> None:
     rounds = rounds_on(machine)
     assert rounds.run("flood", machine.work) == 3
     results = rounds.results()
-    assert results["other_programs_shares"] == [0.01]
+    assert results["other_programs_share"] == 0.01
     assert (results["rounds_discarded"], results["rounds_disturbed"]) == (2, [])
 
 
