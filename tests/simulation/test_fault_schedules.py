@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from fairtape.cli.check import check
 from fairtape.core.instants import SECOND, Instant
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.simulation.campaign import Distribution
-from fairtape.simulation.cluster_run import run_cluster
+from fairtape.simulation.cluster_run import ClusterRun, checked, run_cluster
 from fairtape.simulation.failover_run import run_failover
 from fairtape.simulation.fault_schedule import draw
 
 SMOKE_SEEDS = range(1, 13)
 FAILOVERS = (2, 3, 6, 9, 12, 14, 15)
 TWICE = (7, 12)
+GROUPED = (1, 3, 5, 6, 43, 264, 610)
 
 
 def regressions(file: str) -> list[int]:
@@ -38,6 +40,16 @@ def test_a_cluster_survives_and_heals_the_faults_of_seed(seed: int) -> None:
 def test_a_fault_schedule_that_failed_once_does_not_fail_again(seed: int) -> None:
     outcome = run_cluster(seed)
     assert not outcome.failed, outcome.text
+
+
+@pytest.mark.parametrize("seed", GROUPED)
+def test_a_cluster_whose_sources_are_one_process_survives_and_heals_the_faults_of_seed(seed: int) -> None:
+    schedule = draw(seed)
+    assert len(schedule.plan.sources) > 1
+    grouped = replace(schedule, plan=replace(schedule.plan, grouped=True))
+    outcome = checked(seed, lambda: ClusterRun(grouped))
+    assert not outcome.failed, outcome.text
+    assert outcome.all_delivered
 
 
 @pytest.mark.parametrize("seed", FAILOVERS)

@@ -5,11 +5,13 @@ import pytest
 from fairtape.core.instants import Instant
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
+from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.sender.retention import RetentionBuffer
 from fairtape.simulation.cluster_run import run_cluster
 from fairtape.simulation.ring_run import run_seed
+from fairtape.wire.frames import Ack
 
 SEEDS = range(1, 60)
 ack_received, settle = Resilience.ack_received, ReleaseQueue.settle
@@ -37,6 +39,12 @@ def forgets_what_one_site_holds(kept: RetentionBuffer, token: int) -> None:
     kept.settle(max((end for by, end in kept._proofs if by <= token), default=0))
 
 
+def settles_for_all_sources_at_once(group: SourceGroup, ack: Ack, now: Instant) -> None:
+    for source in group.sources.values():
+        source.ack_verified(ack.formation, ack.token + source._transmission._kept._resilience, now)
+        group._collect(source)
+
+
 @pytest.mark.parametrize(
     ("machine", "part", "broken", "guarantee"),
     [
@@ -44,6 +52,7 @@ def forgets_what_one_site_holds(kept: RetentionBuffer, token: int) -> None:
         (Resilience, "ack_received", trusts_one_site_too_few, "SurvivesK"),
         (ReleaseQueue, "settle", commits_a_nanosecond_early, "NeverEarly"),
         (RetentionBuffer, "ack_received", forgets_what_one_site_holds, "KeptUntilHeld"),
+        (SourceGroup, "_settle", settles_for_all_sources_at_once, "KeptUntilHeld"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -64,6 +64,8 @@ def test_configurations_cover_every_kind_of_world() -> None:
     assert any(world.clocks.faulty for world in worlds)
     assert any(world.intruder_period for world in worlds)
     assert any(world.record_sources for world in worlds)
+    assert any(1 < len(world.group) < len(world.sources) for world in worlds)
+    assert any(world.group and world.resilience and not world.timed for world in worlds)
     assert any(world.clocks.sources_within > world.clocks.bound for world in worlds)
     assert any(len(world.sites) >= 10 for world in worlds)
     assert any(max(burst.sizes) > world.datagram_max for world in worlds for burst in world.bursts)

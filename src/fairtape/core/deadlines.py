@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final, Generic, TypeVar
 
-from fairtape.core.instants import NEVER, Instant
+from fairtape.core.instants import Instant
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -21,8 +21,8 @@ REPLACED_MAX: Final = 64  # entries of the heap that are replaced by earlier one
 class Deadlines(Generic[Key]):
     """Finds the timers that are due. Equal deadlines are due in the order in which they were noted."""
 
-    def __init__(self, deadline_of: Callable[[Key], Instant]) -> None:
-        """`deadline_of` gives the deadline of a timer; `NEVER`: it has none."""
+    def __init__(self, deadline_of: Callable[[Key], Instant | None]) -> None:
+        """`deadline_of` gives the deadline of a timer, if it has one."""
         self._deadline_of = deadline_of
         self._noted: dict[Key, tuple[Instant, int]] = {}  # the entry of each timer in the heap
         self._heap: list[tuple[Instant, int, Key]] = []
@@ -32,7 +32,7 @@ class Deadlines(Generic[Key]):
         """The deadline of this timer may be earlier than before. Also to be called after a timer was due."""
         deadline = self._deadline_of(key)
         noted = self._noted.get(key)
-        if deadline >= (NEVER if noted is None else noted[0]):
+        if deadline is None or (noted is not None and noted[0] <= deadline):
             return
         noted = self._noted[key] = deadline, self._tick()
         heappush(self._heap, (*noted, key))
@@ -40,27 +40,27 @@ class Deadlines(Generic[Key]):
             self._heap[:] = [(*entry, known) for known, entry in self._noted.items()]
             heapify(self._heap)
 
-    def earliest(self) -> Instant:
-        """The earliest deadline of all timers; `NEVER` if none has one."""
+    def earliest(self) -> Instant | None:
+        """The earliest deadline of all timers; None if none has one."""
         heap = self._heap
         while heap:
             at, tick, key = heap[0]
             if self._noted.get(key) == (at, tick):
                 deadline = self._deadline_of(key)
-                if deadline <= at:
-                    return deadline
-                if deadline < NEVER:
+                if deadline is not None:
+                    if deadline <= at:
+                        return deadline
                     postponed = self._noted[key] = deadline, self._tick()
                     heapreplace(heap, (*postponed, key))
                     continue
                 del self._noted[key]
             heappop(heap)
-        return NEVER
+        return None
 
     def due(self, now: Instant) -> list[Key]:
         """The timers whose deadlines have passed, earliest first. They must be noted again."""
         found = []
-        while self.earliest() <= now:
+        while (earliest := self.earliest()) is not None and earliest <= now:
             _, _, key = heappop(self._heap)
             del self._noted[key]
             found.append(key)

@@ -9,7 +9,7 @@ from fairtape.core.instants import NEVER, Instant
 from fairtape.core.timing import Timing
 from fairtape.ring.load import SiteLoad
 from fairtape.ring.membership.formation import MEMBERS_MAX
-from fairtape.ring.sender.transmission import Transmission
+from fairtape.ring.sender.transmission import BURST_BLOCKS_MAX, Transmission
 from fairtape.ring.sender.window import Limit, SendPace, SendWindow
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
@@ -43,6 +43,15 @@ def ranges_by_stream(ack: Ack) -> dict[tuple[NodeId, int], list[PlacedRange]]:
         placed.setdefault(named[:2], []).append((named, mark, sequence))
         sequence += named.count
     return placed
+
+
+def merge_multicast(effects: list[Effect], blocks: Multicast) -> None:
+    """Append blocks to the effects, as a part of the last multicast if that is short: they may share a train."""
+    last = effects[-1] if effects else None
+    if isinstance(last, Multicast) and len(last.datagrams) < BURST_BLOCKS_MAX:
+        last.datagrams += blocks.datagrams
+    else:
+        effects.append(blocks)
 
 
 class Source:
@@ -186,9 +195,24 @@ class Source:
             case _:
                 raise Malformed("not for a source")
 
-    def receive_ack(self, ack: Ack, own: Sequence[PlacedRange], now: Instant) -> None:
-        """Process an acknowledgment, of which `own` are the ranges of this incarnation."""
-        self.counts[self._receive_ack(ack, own, now)] += 1
+    def receive_ack(self, ack: Ack, own: Sequence[PlacedRange], now: Instant) -> bool:
+        """Process an acknowledgment, of which `own` are the ranges of this incarnation; whether it is authentic."""
+        outcome = self._receive_ack(ack, own, now)
+        self.counts[outcome] += 1
+        return outcome == "acks"
+
+    def ack_verified(self, formation: int, token: int, now: Instant) -> bool:
+        """Another source of this process has verified an acknowledgment. It settles what was acknowledged K before it.
+
+        Returns whether that gave this source something to send.
+        """
+        if self._transmission.ack_verified(formation, token) and self._transmission.queued:
+            self._pump(now)
+        return bool(self._effects)
+
+    def settling_token(self) -> int | None:
+        """The acknowledgment that settles something of this source; None if nothing is to be settled."""
+        return self._transmission.settling_token
 
     def receive_reply(self, message: Hole | Progress, datagram: bytes, now: Instant) -> None:
         """Process what a token site replied to this source alone."""
@@ -270,4 +294,4 @@ class Source:
     def _multicast(self, datagrams: list[bytes], counted_as: str) -> None:
         if datagrams:
             self.counts[counted_as] += len(datagrams)
-            self._effects.append(Multicast(Channel.DATA, datagrams))
+            merge_multicast(self._effects, Multicast(Channel.DATA, datagrams))

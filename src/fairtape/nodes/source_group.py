@@ -7,6 +7,9 @@ multicast, so that they can share trains.
 
 An acknowledgment is dispatched by its ranges, and each source verifies only its own marks. A Hole names its source. A
 Progress names only an incarnation, so the incarnations of a group are distinct.
+
+What one source verifies, all of them know: Ack(e + K) settles what Ack(e) acknowledged (decision 20, Settled), for
+every source of the group, whichever of them it names. Sources that publish seldom need not probe.
 """
 
 from collections import Counter, deque
@@ -16,8 +19,8 @@ from typing import Final
 
 from fairtape.core.deadlines import Deadlines
 from fairtape.core.effects import Effect, Multicast
-from fairtape.core.instants import NEVER, Instant
-from fairtape.nodes.source import Source, ranges_by_stream
+from fairtape.core.instants import Instant
+from fairtape.nodes.source import Source, merge_multicast, ranges_by_stream
 from fairtape.ring.sender.transmission import BURST_BLOCKS_MAX
 from fairtape.wire.frames import Ack, Hole, Malformed, NodeId, Progress, decode_control, is_block, kind_of
 
@@ -38,8 +41,9 @@ class SourceGroup:
         assert len(self._by_incarnation) == len(members), "two sources of the group have the same incarnation"
         (self._stripe,) = {source.stripe for source in members}
         self._effects: list[Effect] = []
-        self._deadlines = Deadlines(self._deadline_of)
-        self._due: deque[NodeId] = deque()  # sources that wait for their turn in `wake`
+        self._deadlines = Deadlines(Source.deadline)
+        self._due: deque[Source] = deque()  # sources that wait for their turn in `wake`
+        self._settling = Deadlines(Source.settling_token)  # counts tokens instead of time
         for source in members:
             source.on_publish = self._collect
             self._collect(source)
@@ -66,15 +70,12 @@ class SourceGroup:
             self._due.extend(self._deadlines.due(now))
         blocks = 0
         while self._due and blocks < BURST_BLOCKS_MAX:
-            source = self.sources[self._due.popleft()]
+            source = self._due.popleft()
             source.wake(now)
             blocks += self._collect(source)
 
     def deadline(self) -> Instant | None:
-        if self._due:
-            return 0
-        earliest = self._deadlines.earliest()
-        return None if earliest == NEVER else earliest
+        return 0 if self._due else self._deadlines.earliest()
 
     def drain(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -107,21 +108,33 @@ class SourceGroup:
                 raise Malformed("not for a source")
 
     def _receive_ack(self, ack: Ack, now: Instant) -> None:
-        concerned = 0
+        concerned = verified = False
         for stream, placed in ranges_by_stream(ack).items():
             source = self._by_stream.get(stream)
             if source is not None:
-                source.receive_ack(ack, placed, now)
+                concerned = True
+                verified |= source.receive_ack(ack, placed, now)
+                self._settling.note(source)
                 self._collect(source)
-                concerned += 1
-        if not concerned:
+        if verified:
+            self._settle(ack, now)
+        elif not concerned:
             self.counts["acks_of_others"] += 1
+
+    def _settle(self, ack: Ack, now: Instant) -> None:
+        settling = self._settling.due(ack.token)
+        for source in settling:
+            if source.ack_verified(ack.formation, ack.token, now):
+                self._collect(source)
+        for source in settling:  # some may wait for a formation that they have not learned of
+            self._settling.note(source)
 
     def _receive_reply(self, source: Source | None, message: Hole | Progress, datagram: bytes, now: Instant) -> None:
         if source is None:
             self.counts["other_incarnation"] += 1
             return
         source.receive_reply(message, datagram, now)
+        self._settling.note(source)
         self._collect(source)
 
     # Effects and deadlines.
@@ -132,14 +145,8 @@ class SourceGroup:
         for effect in source.drain():
             if isinstance(effect, Multicast):
                 blocks += len(effect.datagrams)
-                last = self._effects[-1] if self._effects else None
-                if isinstance(last, Multicast) and len(last.datagrams) < BURST_BLOCKS_MAX:
-                    last.datagrams += effect.datagrams
-                    continue
-            self._effects.append(effect)
-        self._deadlines.note(source.me)
+                merge_multicast(self._effects, effect)
+            else:
+                self._effects.append(effect)
+        self._deadlines.note(source)
         return blocks
-
-    def _deadline_of(self, node: NodeId) -> Instant:
-        deadline = self.sources[node].deadline()
-        return NEVER if deadline is None else deadline

@@ -18,6 +18,7 @@ from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, decode_control
 
 LATE_AFTER: Final = 5 * MILLISECOND  # decision 6, Commit: beyond it a release is late, even after a pause
+_SOURCE: Final = slice(12, 16)  # the source in the header of a block
 _NONCE: Final = slice(12, 32)  # source, incarnation and first message number in the header of a block
 
 """One incarnation of one source."""
@@ -381,10 +382,11 @@ class KeptUntilHeld(Checker):
         super().__init__(facts)
         self._seen: dict[StreamId, int] = {}
 
-    def block_sent(self, node: NodeId, _datagram: bytes) -> None:
+    def block_sent(self, _node: NodeId, datagram: bytes) -> None:
         """An acknowledgment lets a source discard messages and send new ones."""
-        if node in self.facts.forgotten:
-            self._check(node)
+        source = int.from_bytes(datagram[_SOURCE])
+        if source in self.facts.forgotten:
+            self._check(source)
 
     def ack_sent(self, _node: NodeId, ack: Ack) -> None:
         """A source without new messages discards without sending, so it is checked here as well."""

@@ -35,6 +35,7 @@ from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
+from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.membership.topology import Topology
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
@@ -98,6 +99,7 @@ class ClusterPlan:
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
     link_model: Callable[[NodeId, NodeId], LinkFaults]
+    grouped: bool = False  # all sources are one process, behind one machine at the address of the first
     seed: int = 0
     tree_loss: float | None = None  # per edge of one multicast tree; None: links lose independently
     durable: bool = True  # journals survive crashes completely; else their last entries may be lost
@@ -148,6 +150,8 @@ class Cluster:
         self.world.store_access = self.store_access
         self._keys = Keys.from_secret(SECRET, (*self.sites, *plan.reformers, OPERATOR), plan.sources)
         self._incarnations = dict.fromkeys(plan.sources, 1)
+        if plan.grouped:  # incarnations of a group are distinct
+            self._incarnations = {source: place for place, source in enumerate(plan.sources, start=1)}
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
         self._serial = 0
 
@@ -163,14 +167,14 @@ class Cluster:
         for site in self.sites:
             if site not in self.plan.late_sites:
                 self.start_site(site)
-        for source in self.plan.sources:
-            machine = self._new_source(source)
+        for source, *others in [self.plan.sources] if self.plan.grouped else zip(self.plan.sources, strict=True):
             self.world.add(
                 source,
-                machine,
+                self._new_sources(source),
                 channels=(Channel.CONTROL,),
                 clock=self._clock(source),
                 placement=self._placement(source),
+                also=others,
             )
 
     def start_site(self, site: NodeId) -> None:
@@ -197,6 +201,8 @@ class Cluster:
 
     def source(self, node: NodeId) -> Source:
         machine = self.world.machine(node)
+        if isinstance(machine, SourceGroup):
+            return machine.sources[node]
         assert isinstance(machine, Source)
         return machine
 
@@ -217,8 +223,9 @@ class Cluster:
             return self._new_site(node)
         if node in self.plan.reformers:
             return self._new_reformer(node)
-        self._incarnations[node] += 1
-        return self._new_source(node)
+        for source in self.plan.sources if self.plan.grouped else (node,):
+            self._incarnations[source] += len(self.plan.sources) if self.plan.grouped else 1
+        return self._new_sources(node)
 
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
         """Publish messages through a source; what it does not accept is offered again later."""
@@ -288,6 +295,9 @@ class Cluster:
         return Reformer(
             config, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
         )
+
+    def _new_sources(self, node: NodeId) -> Source | SourceGroup:
+        return SourceGroup(map(self._new_source, self.plan.sources)) if self.plan.grouped else self._new_source(node)
 
     def _new_source(self, node: NodeId) -> Source:
         topology = self.plan.topology

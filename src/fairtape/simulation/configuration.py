@@ -77,6 +77,7 @@ class Configuration:
     intruder_period: Duration  # 0: no intruder
     heals_at: Instant
     record_sources: tuple[NodeId, ...] = ()  # sources that publish records of one size
+    group: tuple[NodeId, ...] = ()  # sources of one process, behind one machine at the address of the first
 
     @property
     def starts_at(self) -> Instant:
@@ -99,7 +100,8 @@ class Configuration:
         timing = self.timing
         kind = ("TRMP merged" if timing.merged else "TRMP separate") if self.timed else "RMP"
         return (
-            f"{len(self.sites)} sites, {len(self.sources)} sources, {kind}, K={self.resilience}, "
+            f"{len(self.sites)} sites, {len(self.sources)} sources"
+            f"{f' ({len(self.group)} of them in one process)' if self.group else ''}, {kind}, K={self.resilience}, "
             f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, "
             f"token {timing.token_period / 1e6:g} ms, commit {timing.commit_delay / 1e6:g} ms, "
             f"delay up to {self.delay_max / 1e6:g} ms, loss {self.loss:.0%}{' along a tree' if self.tree else ''}, "
@@ -144,7 +146,7 @@ def draw(seed: int, *, loss: float | None = None) -> Configuration:
         intruder_period=chance.choice((0, 0, length // 200)),
         heals_at=heals_at,
     )
-    return replace(drawn, record_sources=_draw_record_sources(seed, drawn.bursts))
+    return replace(drawn, record_sources=_draw_record_sources(seed, drawn.bursts), group=_draw_group(seed, sources))
 
 
 def _draw_sites(chance: Random) -> tuple[NodeId, ...]:
@@ -197,6 +199,14 @@ def _draw_record_sources(seed: int, bursts: tuple[Burst, ...]) -> tuple[NodeId, 
     for burst in bursts:
         sizes.setdefault(burst.source, set()).update(size for size in burst.sizes if size <= RECORD_MAX)
     return tuple(source for source, known in sizes.items() if len(known) == 1 and chance.random() < 0.5)
+
+
+def _draw_group(seed: int, sources: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+    """In some worlds with several sources, at least two of them are in one process."""
+    chance = chance_for("groups", seed)
+    if len(sources) < 2 or chance.random() < 0.7:
+        return ()
+    return tuple(chance.sample(sources, chance.randint(2, len(sources))))
 
 
 def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Burst]:

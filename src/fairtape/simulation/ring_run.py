@@ -19,6 +19,7 @@ from fairtape.core.machine import Machine
 from fairtape.core.spans import StreamId
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
+from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers
 from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
@@ -80,6 +81,8 @@ class RingRun:
         self.published: dict[tuple[NodeId, int], list[bytes]] = {}
         self._keys = Keys.from_secret(b"a swarm", configuration.sites, configuration.sources)  # in every digest
         self._publishers = {source: _Publisher() for source in configuration.sources}
+        for place, source in enumerate(configuration.group):
+            self._publishers[source].incarnation += place  # the incarnations of a group are distinct
         self._text = chance_for("text", configuration.seed)
         self.world = self._build_world()
         self.facts = Facts(
@@ -104,6 +107,8 @@ class RingRun:
 
     def source(self, node: NodeId) -> Source:
         machine = self.world.machine(node)
+        if isinstance(machine, SourceGroup):
+            return machine.sources[node]
         assert isinstance(machine, Source)
         return machine
 
@@ -202,17 +207,30 @@ class RingRun:
                 clock=clock,
                 placement=self._placement(site),
             )
-        for source in configuration.sources:
+        for source, *others in self._source_processes():
             self.world.add(
                 source,
-                self._new_source(source),
+                self._new_machine(source),
                 channels=(Channel.CONTROL,),
                 clock=self._clock(source),
                 placement=self._placement(source),
+                also=others,
             )
+
+    def _source_processes(self) -> list[tuple[NodeId, ...]]:
+        """The sources of each process: usually one."""
+        group = self.configuration.group
+        alone: list[tuple[NodeId, ...]] = [(source,) for source in self.configuration.sources if source not in group]
+        return [*alone, group] if group else alone
 
     def _placement(self, node: NodeId) -> Placement | None:
         """Where a node runs; None: its turns take no time."""
+
+    def _new_machine(self, source: NodeId) -> Source | SourceGroup:
+        group = self.configuration.group
+        if source in group:
+            return SourceGroup(map(self._new_source, group))
+        return self._new_source(source)
 
     def _new_source(self, source: NodeId) -> Source:
         return Source(
@@ -225,8 +243,11 @@ class RingRun:
         )
 
     def _new_incarnation(self, node: NodeId) -> Machine:
-        self._publishers[node].incarnation += 1
-        return self._new_source(node)
+        """A process starts again, with all its sources."""
+        group = self.configuration.group
+        for source in group if node in group else (node,):
+            self._publishers[source].incarnation += max(len(group), 1)
+        return self._new_machine(node)
 
     def _clock(self, node: NodeId) -> SimulatedClock:
         clocks = self.configuration.clocks

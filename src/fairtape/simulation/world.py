@@ -172,10 +172,13 @@ class World:
         clock: SimulatedClock | None = None,
         journal: SimulatedJournal | None = None,
         placement: Placement | None = None,
+        also: Iterable[NodeId] = (),
     ) -> None:
-        """Add a node and start its machine."""
-        assert node not in self._hosts
-        host = self._hosts[node] = SimulatedNode(node, machine, clock or TrueClock(), journal)
+        """Add a node and start its machine. `also` names other nodes at its address: sources of the same process."""
+        host = SimulatedNode(node, machine, clock or TrueClock(), journal)
+        for each in (node, *also):
+            assert each not in self._hosts
+            self._hosts[each] = host
         if placement is not None:
             host.placed = PlacedNode(
                 placement, turn=partial(self._turn, host), turn_ended=partial(self._turn_ended, host)
@@ -225,7 +228,7 @@ class World:
 
     def datagrams_lost(self) -> int:
         """The datagrams that found the socket of their node full."""
-        return sum(host.placed.lost for host in self._hosts.values() if host.placed is not None)
+        return sum(host.placed.lost for host in set(self._hosts.values()) if host.placed is not None)
 
     def touch(self, node: NodeId, act: Callable[[Instant], None] | None = None) -> None:
         """Call a machine from outside, as an application does, then carry out its effects."""
@@ -454,7 +457,7 @@ class World:
                 for datagram in effect.datagrams:
                     self._notify_sent(host.node, effect.to, datagram)
                     if effect.to in self._hosts:
-                        self.network.send(host.node, effect.to, datagram)
+                        self.network.send(host.node, self._hosts[effect.to].node, datagram)
             elif isinstance(effect, QueryStore):
                 self._query_store(host, effect.question)
             elif isinstance(effect, JoinChannels):

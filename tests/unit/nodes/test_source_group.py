@@ -14,7 +14,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.source import Source
 from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.sender.transmission import BURST_BLOCKS_MAX
-from fairtape.wire.frames import Ack, Control, Hole, NodeId, Progress, Range, TokenAck, decode_block
+from fairtape.wire.frames import Ack, Control, Hole, NodeId, Progress, Range, TokenAck, decode_block, decode_control
 from fairtape.wire.seals import Keys, Marker
 from unit.ring.ring_values import STARTS_AT, TIMING, only
 
@@ -74,7 +74,11 @@ def acknowledged(source: Source) -> Range:
 
 
 class Twins:
-    """The same sources in a group and alone. Both get the same calls, and must send the same."""
+    """The same sources in a group and alone. Both get the same calls, and must send the same.
+
+    What one source verifies, all sources of a group know. So a source that is alone learns of every acknowledgment
+    that any of the others has verified.
+    """
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -147,8 +151,14 @@ class Twins:
     def hear(self, place: int | None, datagram: bytes) -> None:
         """An acknowledgment reaches all sources; a reply reaches the address of one."""
         self.heard.append((place, datagram))
+        verified = sum(each.counts["acks"] for each in self.alone)
         for each in self.alone if place is None else [self.alone[place]]:
             each.receive_all([datagram], self.now)
+        if sum(each.counts["acks"] for each in self.alone) > verified:
+            ack = decode_control(datagram)
+            assert isinstance(ack, Ack)
+            for each in self.alone:
+                each.ack_verified(ack.formation, ack.token, self.now)
         self.group.receive_all([datagram], self.now)
 
     def wait(self) -> None:
@@ -232,6 +242,38 @@ def test_an_acknowledgment_reaches_the_sources_that_it_names() -> None:
     group.receive(sites.ack([acknowledged(one), acknowledged(three)]), NOW)
     assert group.idle
     assert [source.counts["acks"] for source in group.sources.values()] == [1, 1, 1, 1]
+
+
+def test_an_acknowledgment_of_one_source_settles_what_the_others_were_acknowledged_k_tokens_before() -> None:
+    """Alone, a source that publishes nothing more would have to probe."""
+    group, sites = SourceGroup(sources(3, resilience=1)), Sites()
+    one, two, three = group.sources.values()
+    for source in (one, two):
+        source.publish([b"a"], NOW)
+    group.receive(sites.ack([acknowledged(one), acknowledged(two)]), NOW)
+    assert [source.kept for source in (one, two)] == [1, 1]
+    three.publish([b"a"], NOW)
+    group.receive(sites.ack([acknowledged(three)], forged=three.me), NOW)
+    assert [source.kept for source in (one, two)] == [1, 1]
+    group.receive(sites.ack([acknowledged(three)]), NOW)
+    assert [source.kept for source in (one, two, three)] == [0, 0, 1]
+    assert one.idle
+
+
+def test_an_acknowledgment_of_another_formation_settles_nothing() -> None:
+    """That formation may have begun before Ack(e): no site may have the block."""
+    group, sites = SourceGroup(sources(2, resilience=1)), Sites()
+    one, two = group.sources.values()
+    one.publish([b"a"], NOW)
+    group.receive(sites.ack([acknowledged(one)]), NOW)
+    two.publish([b"a"], NOW)
+    group.receive(sites.ack([acknowledged(two)], formation=FORMATION + 1), NOW)
+    assert [source.kept for source in (one, two)] == [1, 1]
+    group.receive(sites.reply(one.me, Progress(0, FORMATION + 1, 1, one.incarnation, 2, sites.token, 1)), NOW)
+    group.receive(sites.ack([], formation=FORMATION + 1), NOW)
+    assert one.kept == 1, "an acknowledgment that names no source of the group proves nothing"
+    group.receive(sites.ack([acknowledged(two)], formation=FORMATION + 1), NOW)
+    assert [source.kept for source in (one, two)] == [0, 0]
 
 
 def test_a_forged_mark_of_one_source_does_not_keep_the_others_from_theirs() -> None:

@@ -59,6 +59,11 @@ class RetentionBuffer:
         """The block with the highest number."""
         return self._blocks[-1]
 
+    @property
+    def settling_token(self) -> int | None:
+        """The acknowledgment that settles the first blocks; None if there are none."""
+        return self._proofs[0][0] + self._resilience if self._proofs else None
+
     def keep(self, blocks: Sequence[Block], size: int, token: int) -> None:
         """Add the next blocks, of `size` bytes together, acknowledged by Ack(token) at the latest."""
         self._blocks += blocks

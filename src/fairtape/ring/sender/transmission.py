@@ -245,8 +245,8 @@ class Transmission:
     def _body_size(self, batch: OutgoingBatch) -> int | None:
         """The body size that Figure 1 allows. A first message that is larger is sent alone."""
         window = self._window
-        if self.queued >= self._datagram_max and window.available >= 2 * self._datagram_max:
-            return self._body_max  # the common case of the rule: full queue, open window
+        if window.available >= 2 * self._datagram_max:
+            return self._body_max  # the common case of the rule: the window is open, and a body has no more than waits
         size = packet_size(
             offered=batch.whole_size() + SEAL_OVERHEAD,
             window=window.flight_max,
@@ -327,6 +327,18 @@ class Transmission:
         """Ack(token) was received: what was acknowledged K tokens before it is settled."""
         self._settle(lambda: self._kept.ack_received(token))
 
+    def ack_verified(self, formation: int, token: int) -> bool:
+        """Ack(token) of this formation exists, and need not name this source; whether it settled anything."""
+        before = len(self._kept)
+        if formation == self._formation:
+            self.ack_received(token)
+        return len(self._kept) < before
+
+    @property
+    def settling_token(self) -> int | None:
+        """The acknowledgment that settles the first kept block."""
+        return self._kept.settling_token
+
     def settled(self, end: int) -> None:
         """A site reports that K + 1 sites hold everything below `end`."""
         self._settle(lambda: self._kept.settle(end))
@@ -397,4 +409,5 @@ class Transmission:
 
     def deadline(self) -> Instant:
         """The next retransmission, probe, or packet that the pace delays."""
-        return min(self.resend_at(), self.probe_at(), self._held_back_until)
+        answer_at = self._flight[0].due_at if self._flight else self.probe_at()
+        return min(answer_at, self._held_back_until)
