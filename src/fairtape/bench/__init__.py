@@ -5,6 +5,7 @@
 `ring_processes`        the processes of a ring without the rest of a deployment: all sources, and each site
 `ring_baselines`        what the machine allows: bare UDP, programs that sleep, seals and hashes alone, the disk
 `journal_trim`          removes old segments while a ring is flooded
+`sources`               `bench sources`: the cost of a message when many sources share a process
 `failover`              `bench failover`: silence after a site is killed
 `edge`                  `bench edge`: WebSocket customers, the Python client, ITCH
 `websocket_customers`   one run of a WebSocket server, and its baseline

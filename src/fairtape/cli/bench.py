@@ -1,7 +1,7 @@
 """`fairtape bench …`: benchmarks, their options and the tables that they print."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -86,6 +86,30 @@ LABELS: Final = {
     "rounds_discarded": "rounds discarded, because that was more than 5 %",
 }
 """Labels of the printed table. The JSON output has all results, by their names."""
+
+SOURCES_MAX: Final = 4_000  # in one process: an address book has at most 4,096 nodes
+SOURCES: Final = (400, 1_000)
+
+
+def source_labels(counts: Sequence[int]) -> dict[str, str]:
+    """Labels of `bench sources`, for one source and for these numbers of sources."""
+    labels = {"message_bytes": "message size, bytes", "seconds": "seconds per round", "rounds": "rounds"}
+    for prefix, pattern in (("", "blocks of 20 messages"), ("single_", "single messages")):
+        for count in (1, *counts):
+            named = f"{pattern}, {count:,} {'source' if count == 1 else 'sources'}"
+            labels |= {
+                f"{prefix}cost_us_{count}": f"{named}: µs of the publisher per message",
+                f"{prefix}cost_ratio_{count}": f"{named}: ratio to one source",
+                f"{prefix}site_cost_us_{count}": f"{named}: µs of a site per message",
+                f"{prefix}site_cost_ratio_{count}": f"{named}: ratio to one source",
+                f"{prefix}late_fraction_{count}": f"{named}: share of messages released late",
+                f"{prefix}one_order_{count}": f"{named}: one order",
+            }
+    return labels | {
+        "accept_us_per_block_1": "µs of a receiver per full block, one source",
+        "accept_us_per_block_8": "µs of a receiver per full block, 8 sources in turn",
+    }
+
 
 EDGE_LABELS: Final = {
     "websocket_customers": "WebSocket customers served, of one stripe",
@@ -246,6 +270,54 @@ def ring(
     except ChildExited as exited:
         raise UserError(str(exited)) from None
     click.echo(json.dumps(results) if as_json else _table(results, LABELS))
+    _end(ctx, results, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option(
+    "--sources",
+    "counts",
+    type=click.IntRange(2, SOURCES_MAX),
+    multiple=True,
+    default=SOURCES,
+    show_default=True,
+    help="Sources in one process; may be repeated.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.5, 3_600), default=3.0, show_default=True, help="Measured time of a run."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, ROUNDS_MAX), default=ROUNDS, show_default=True, help="Number of rounds."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def sources(ctx: click.Context, *, counts: tuple[int, ...], seconds: float, rounds: int, as_json: bool) -> None:
+    """Cost of a message when many sources share a process.
+
+    \b
+    blocks           every millisecond one of the sources publishes
+                     20 messages of 64 bytes, which fill a block
+    single messages  every millisecond 20 of the sources publish one
+                     message each, and each message is a block
+
+    That is 20,000 messages per second in total, into a ring of three metro sites with journals and K = 1. One source
+    publishes the same in the same steps. Cost is processor time of the whole process, of the publisher and of a site,
+    per message. Rounds are interleaved; results are their medians, printed with minimum and maximum.
+
+    At last the blocks of one source, and of eight that take turns, are put into a receive buffer without a network.
+
+    The exit code is 1 if the results are invalid. A result below its goal is reported on standard error.
+    """  # noqa: D301 - click means the one character \b
+    from fairtape.bench.sources import measure_sources
+    from fairtape.deployment.process.children import ChildExited
+
+    counts = tuple(dict.fromkeys(counts))
+    try:
+        with steps(quiet=as_json) as step:
+            results = measure_sources(counts=counts, seconds=seconds, rounds=rounds, step=step)
+    except ChildExited as exited:
+        raise UserError(str(exited)) from None
+    click.echo(json.dumps(results) if as_json else _table(results, source_labels(counts)))
     _end(ctx, results, "problems", "shortfalls")
 
 
