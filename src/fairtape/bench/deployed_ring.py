@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from fairtape.bench.disturbance import QuietRounds
 from fairtape.bench.journal_trim import trim
@@ -33,7 +33,9 @@ from fairtape.deployment.publish.source_runtime import source_of, source_runtime
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.status import SiteStatus
 from fairtape.journal import JournalReader
+from fairtape.net.clock import Clock
 from fairtape.net.driver import Driver, tune_gc
+from fairtape.net.node_runtime import NodeRuntime, Producer
 from fairtape.nodes.source import Source
 
 LATE_MAX: Final = 0.01  # of the messages, for a rate to count as on time
@@ -106,6 +108,13 @@ class LoadStarted:
     pid: int
 
 
+class Load(Producer, Protocol):
+    """A producer whose rate can be set. The rate is 0 at first."""
+
+    def set_rate(self, rate: int | None, now: Instant) -> None:
+        """As in `SetLoad`."""
+
+
 class RecordLoad:
     """A producer of records. What is late is published as soon as possible; none is left out."""
 
@@ -138,14 +147,19 @@ class RecordLoad:
             self.published += self._source.publish_records(records, self._size, now)
 
 
-def load_process(link: ChildLink, folder: Path, size: int) -> None:
-    """The last source of the deployment, which publishes at the rate that is set, until it is stopped."""
+def record_process(link: ChildLink, folder: Path, size: int) -> None:
+    """The last source of the deployment publishes records."""
     target = publish_target(folder)
     clock = clock_of(target.deployment)
     config = target.source_config(max(target.sources))
     source = source_of(config, clock)
     load = RecordLoad(source, size)
-    driver = Driver([source_runtime(config, source, load)], clock)
+    run_load(link, load, source_runtime(config, source, load), clock)
+
+
+def run_load(link: ChildLink, load: Load, runtime: NodeRuntime, clock: Clock) -> None:
+    """Publish at the rate that is set, until this process is stopped."""
+    driver = Driver([runtime], clock)
     read_at: Instant = 0
 
     def stopped() -> bool:
@@ -299,18 +313,22 @@ def spreads_of(sites: Sequence[dict[int, Instant]]) -> list[Duration]:
     return [max(site[token] for site in sites) - min(site[token] for site in sites) for token in sorted(tokens)]
 
 
+def new_deployment(folder: Path, *, sites: int, profile: str) -> Deployment:
+    """As `fairtape init` makes it, with K = 1. Its pace is fixed: the timing of the profile is measured."""
+    return create_deployment(folder, Draft(loops=(sites,), profile=profile, pace="fixed"))
+
+
 @contextmanager
-def deployed_ring(folder: Path, *, sites: int, profile: str, size: int) -> Iterator[DeployedRing]:
-    """Create a deployment, run it, and stop it. Its pace is fixed: the timing of the profile is measured."""
-    deployment = create_deployment(folder, Draft(loops=(sites,), profile=profile, pace="fixed"))
+def running(deployment: Deployment, process: Callable[..., None], *arguments: object) -> Iterator[DeployedRing]:
+    """Run a deployment, and the process of its load with these arguments; stop both in the end."""
     target = DrillTarget(deployment)
     with folder_lock(deployment.folder), ExitStack() as closing:
         target.cluster = LocalCluster(deployment)
         closing.callback(target.cluster.stop)
         target.cluster.start()
         target.wait_until(target.unsettled, SETTLING_MAX, "all sites to be members")
-        children = closing.enter_context(ChildProcesses(imports=[__name__]))
-        children.start("source", load_process, folder, size)
+        children = closing.enter_context(ChildProcesses(imports=[process.__module__]))
+        children.start("source", process, *arguments)
         started = children.collect(LoadStarted, {"source"}, int(SETTLING_MAX * SECOND))["source"]
         target.wait(CALM_PERIOD)
         yield DeployedRing(deployment, target, children, started.pid)
@@ -365,7 +383,8 @@ class RingRounds:
         kind, period = self.kind, min(seconds, RATE_SECONDS_MAX)
         name = f"{name}{kind.sites} {kind.profile} sites"
         quiet.step(f"{name}: start")
-        with deployed_ring(folder, sites=kind.sites, profile=kind.profile, size=size) as ring:
+        deployment = new_deployment(folder, sites=kind.sites, profile=kind.profile)
+        with running(deployment, record_process, folder, size) as ring:
             if "idle" in kind.parts:
                 self.idle.append(mean(quiet.run(f"{name}, idle", lambda: ring.idle_shares(period))))
             if "spread" in kind.parts:
