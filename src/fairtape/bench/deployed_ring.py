@@ -53,13 +53,13 @@ LOAD_PERIOD: Final = 1 * SECOND  # before a measurement: sources are slowed with
 
 
 def ladder(most: float) -> list[int]:
-    """Rates up to `most`, in equal ratios, as far down as makes sense; ascending."""
+    """Rates up to `most`, in equal ratios, ascending. The same ones in every round, so that rounds can be compared."""
     rates = []
-    rate = most
-    while rate >= RATE_LEAST:
+    rate: float = RATE_LEAST
+    while rate <= most:
         rates.append(round(rate))
-        rate /= RATE_STEP
-    return rates[::-1]
+        rate *= RATE_STEP
+    return rates
 
 
 def highest_passing(rates: Sequence[int], passes: Callable[[int], bool], *, guess: int) -> int | None:

@@ -29,10 +29,11 @@ from fairtape.wire.seals import KEY_SIZE, Keys
 # The search.
 
 
-def test_the_rates_of_a_search_ascend_in_equal_ratios_up_to_the_highest() -> None:
+def test_the_rates_of_a_search_ascend_in_equal_ratios_and_are_the_same_for_all_rounds() -> None:
     rates = ladder(1_000_000)
-    assert rates[-1] == 1_000_000
-    assert RATE_LEAST <= rates[0] < RATE_LEAST * RATE_STEP
+    assert rates[0] == RATE_LEAST
+    assert 1_000_000 / RATE_STEP < rates[-1] <= 1_000_000
+    assert ladder(500_000) == [rate for rate in rates if rate <= 500_000]
     assert all(higher / lower == pytest.approx(RATE_STEP, rel=0.001) for lower, higher in pairwise(rates))
     assert ladder(RATE_LEAST - 1) == []
 
