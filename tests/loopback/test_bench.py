@@ -58,6 +58,18 @@ def test_a_short_run_of_deployments_prints_all_results(part: str) -> None:
     assert results["other_programs_share_min"] <= results["other_programs_share_max"]
 
 
+@pytest.mark.alone
+def test_a_short_run_of_many_sources_prints_all_results() -> None:
+    code, output, errors = run("bench", "sources", "--sources", 20, "--seconds", 0.5, "--rounds", 1, "--json")
+    results = json.loads(output)
+    assert code == (1 if results["problems"] else 0)
+    assert errors.count("\n") == len(results["problems"]) + len(results["shortfalls"])
+    for name in ("cost_us_1", "cost_us_20", "cost_ratio_20", "site_cost_us_20", "messages_per_s_20"):
+        assert results[name] > 0
+        assert results[f"single_{name}"] > 0
+    assert results["accept_us_per_block_8"] > 0
+
+
 def test_a_ring_with_too_many_receivers_is_refused() -> None:
     code, output, errors = run("bench", "ring", "--receivers", "1000")
     assert (code, output) == (2, "")
