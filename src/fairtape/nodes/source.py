@@ -240,7 +240,8 @@ class Source:
             return "outdated"
         self._transmission.acknowledged(through, ack.token, now, load=SiteLoad.in_ack(ack))
         self._transmission.ack_received(ack.token)
-        self._pump(now)
+        if self._transmission.queued:
+            self._pump(now)
         return "acks"
 
     def _refusal(self, sender: NodeId, datagram: bytes) -> str | None:

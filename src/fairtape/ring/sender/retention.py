@@ -70,20 +70,20 @@ class RetentionBuffer:
         self._proofs.append((token, blocks[-1].end))
         self._size += size
 
-    def ack_received(self, token: int) -> None:
-        """Ack(token) of this formation was received: what was acknowledged K tokens before it is settled."""
+    def ack_received(self, token: int) -> bool:
+        """Ack(token) of this formation was received: what was acknowledged K tokens before it is settled, if any."""
         end = 0
         while self._proofs and self._proofs[0][0] <= token - self._resilience:
             self.settled_by, end = self._proofs.popleft()
-        self._forget(end)
+        return self._forget(end)
 
-    def settle(self, end: int) -> None:
-        """K + 1 sites are known to hold everything below `end`."""
+    def settle(self, end: int) -> bool:
+        """K + 1 sites are known to hold everything below `end`. Whether that was new."""
         while self._proofs and self._proofs[0][1] <= end:
             self.settled_by, _ = self._proofs.popleft()
         if self._proofs and self._blocks[0].end <= end:
             self.settled_by = self._proofs[0][0]
-        self._forget(end)
+        return self._forget(end)
 
     def take_all(self) -> list[Block]:
         """Remove and return all blocks, because a later formation may not have them."""
@@ -93,7 +93,9 @@ class RetentionBuffer:
         self._size = 0
         return blocks
 
-    def _forget(self, end: int) -> None:
-        blocks = self._blocks
+    def _forget(self, end: int) -> bool:
+        blocks, forgotten = self._blocks, False
         while blocks and blocks[0].end <= end:
             self._size -= len(blocks.popleft().datagram)
+            forgotten = True
+        return forgotten

@@ -6,7 +6,7 @@ so one number states what is acknowledged.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
@@ -323,16 +323,13 @@ class Transmission:
             self._probe_delay = self._resend_delay
             self._probe_at = now + self._probe_delay
 
-    def ack_received(self, token: int) -> None:
-        """Ack(token) was received: what was acknowledged K tokens before it is settled."""
-        self._settle(lambda: self._kept.ack_received(token))
+    def ack_received(self, token: int) -> bool:
+        """Ack(token) was received: what was acknowledged K tokens before it is settled, if any."""
+        return self._note_settled(new=self._kept.ack_received(token))
 
     def ack_verified(self, formation: int, token: int) -> bool:
         """Ack(token) of this formation exists, and need not name this source; whether it settled anything."""
-        before = len(self._kept)
-        if formation == self._formation:
-            self.ack_received(token)
-        return len(self._kept) < before
+        return formation == self._formation and self.ack_received(token)
 
     @property
     def settling_token(self) -> int | None:
@@ -341,13 +338,12 @@ class Transmission:
 
     def settled(self, end: int) -> None:
         """A site reports that K + 1 sites hold everything below `end`."""
-        self._settle(lambda: self._kept.settle(end))
+        self._note_settled(new=self._kept.settle(end))
 
-    def _settle(self, forget: Callable[[], None]) -> None:
-        before = len(self._kept)
-        forget()
-        if len(self._kept) < before:
+    def _note_settled(self, *, new: bool) -> bool:
+        if new:
             self._settled_in = self._formation
+        return new
 
     def is_contradicted(self, following: int, token: int) -> bool:
         """Whether the order, in the current formation up to this token, continues with a number that was settled here.
