@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Self
@@ -27,6 +28,7 @@ from fairtape.bench.results import Results, Step
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.process.children import Interrupts
+from fairtape.deployment.status import ReformerStatus, SiteStatus, decode_status
 from fairtape.net.driver import may_run_in_real_time
 from fairtape.tape.serialization import decode_batch
 
@@ -45,7 +47,7 @@ STOP_PERIOD_MAX: Final = 20.0
 SETTLING_PERIOD: Final = 2.0  # for the last releases, and for a status that counts them
 POLL_PERIOD: Final = 0.2
 
-BUSY: Final = "while True: pass"
+BUSY: Final = "import time\nends_at = time.monotonic() + {seconds}\nwhile time.monotonic() < ends_at: pass"
 REFORMING: Final = re.compile(r": reforming after formation \d+")
 REPACED: Final = re.compile(r": formation \d+ .*the token is (?:slowed|sped up)")
 OVERLOAD: Final = "this server cannot keep up"
@@ -169,37 +171,39 @@ def measure_ordinary(*, minutes: float, sites: int | None, step: Step) -> Result
 
 def _run(commands: Commands, folder: Path, *, minutes: float, sites: int | None, step: Step) -> Results:
     directory = str(folder)
-    trades = round(RATE * 60 * minutes)
+    trades, publish_max = round(RATE * 60 * minutes), 60 * minutes + PUBLISH_SPARE
+    bound = ("--seconds", str(publish_max + 4 * START_PERIOD_MAX))  # they end even if this process is killed
     step("fairtape init")
     options = () if sites is None else ("--sites", str(sites))
-    code, told = commands.finish("init", directory, *options, wait_max=START_PERIOD_MAX)
+    code, chosen = commands.finish("init", directory, *options, wait_max=START_PERIOD_MAX)
     if code:
         raise UserError(f"fairtape init ended with exit code {code}: {commands.errors('init').strip()}")
     step("fairtape up, listen and web")
-    commands.fairtape("up", directory)
-    commands.wait_until(lambda: _all_members(_status(commands, directory)), START_PERIOD_MAX, "all sites to be members")
-    commands.fairtape("listen", directory)
+    commands.fairtape("up", directory, *bound)
+    commands.wait_until(
+        lambda: DeploymentStatus.read(commands, directory).is_whole, START_PERIOD_MAX, "all sites to be members"
+    )
+    commands.fairtape("listen", directory, *bound)
     commands.fairtape("web", directory, SITE, "--port", "0")
     commands.wait_until(lambda: TICKER.search(commands.errors("web")), START_PERIOD_MAX, "the web server")
     found = TICKER.search(commands.errors("web"))
     assert found is not None
     customers = Customers(found[1], CUSTOMERS)
     commands.wait_until(lambda: customers.connected == CUSTOMERS, START_PERIOD_MAX, "the customers")
-    before, announced = _status(commands, directory), len(commands.output("up"))
+    before, announced = DeploymentStatus.read(commands, directory), len(commands.output("up"))
     step(f"fairtape publish, {RATE} trades/s for {minutes:g} minutes, while another program keeps a core busy")
-    commands.start("busy", "-c", BUSY)
-    wait_max = 60 * minutes + PUBLISH_SPARE
+    commands.start("busy", "-c", BUSY.format(seconds=publish_max))
     words = ("--generate", str(trades), "--rate", str(RATE))
-    published, _ = commands.finish("publish", directory, *words, wait_max=wait_max)
+    published, _ = commands.finish("publish", directory, *words, wait_max=publish_max)
     commands.pause(SETTLING_PERIOD)
-    after = _status(commands, directory)
+    after = DeploymentStatus.read(commands, directory)
     commands.stop()
     customers.join()
     notices = commands.output("up")[announced:].splitlines()
     return {
         "minutes": minutes,
         "trades": trades,
-        "profile": told.rpartition(", profile ")[2].partition(";")[0],
+        "profile": chosen.rpartition(", profile ")[2].partition(";")[0],
         "published": not published,
         "listened": len(LISTENED.findall(commands.output("listen"))),
         "reformations": sum(bool(REFORMING.search(line)) for line in notices),
@@ -209,42 +213,49 @@ def _run(commands: Commands, folder: Path, *, minutes: float, sites: int | None,
     }
 
 
-def _status(commands: Commands, directory: str) -> dict[str, Any]:
-    """What `fairtape status` reports; empty where nothing runs."""
-    _, output = commands.finish("status", directory, "--json", wait_max=START_PERIOD_MAX)
-    status: dict[str, Any] = json.loads(output) if output else {"nodes": {}}
-    return status
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """What `fairtape status --json` reports."""
+
+    sites: Mapping[str, SiteStatus]
+    leader: ReformerStatus | None
+    guaranteed_delay_ms: float
+
+    @classmethod
+    def read(cls, commands: Commands, directory: str) -> Self:
+        _, output = commands.finish("status", directory, "--json", wait_max=START_PERIOD_MAX)
+        content: dict[str, Any] = json.loads(output)
+        nodes = {name: decode_status(node) for name, node in content["nodes"].items()}
+        return cls(
+            {name: node for name, node in nodes.items() if isinstance(node, SiteStatus)},
+            next((node for node in nodes.values() if isinstance(node, ReformerStatus) and node.leads), None),
+            content["guaranteed_delay_ms"] or 0.0,
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all sites that run are members."""
+        members = {name for name, site in self.sites.items() if site.is_member}
+        return self.leader is not None and self.leader.phase == "steady" and {*self.leader.members} == members
 
 
-def _sites(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {name: node for name, node in status["nodes"].items() if node.get("kind") == "site"}
-
-
-def _all_members(status: dict[str, Any]) -> bool:
-    """Whether the sites that run are the members of the formation of the server that leads."""
-    leading = [node for node in status["nodes"].values() if node.get("leads")]
-    members = {name for name, site in _sites(status).items() if site["posture"] == "member"}
-    return bool(leading) and leading[0]["phase"] == "steady" and set(leading[0]["members"]) == members != set()
-
-
-def _released(before: dict[str, Any], after: dict[str, Any]) -> Results:
+def _released(before: DeploymentStatus, after: DeploymentStatus) -> Results:
     """What the sites did in between."""
-    earlier, later = _sites(before), _sites(after)
-    both = [(earlier[name], site) for name, site in later.items() if name in earlier]
-    messages, late = (sum(site[each] - was[each] for was, site in both) for each in ("messages", "late"))
-    delays = [status["guaranteed_delay_ms"] or 0.0 for status in (before, after)]
+    both = [(before.sites[name], site) for name, site in after.sites.items() if name in before.sites]
+    messages = sum(site.messages - earlier.messages for earlier, site in both)
+    late = sum(site.late - earlier.late for earlier, site in both)
     return {
         "sites": len(both),
         "messages": messages,
         "late_fraction": round(late / max(messages, 1), 6),
-        "guaranteed_delay_ms": max(delays),
-        "requests": sum(_requests(site) - _requests(was) for was, site in both),
+        "guaranteed_delay_ms": max(before.guaranteed_delay_ms, after.guaranteed_delay_ms),
+        "requests": sum(_requests(site) - _requests(earlier) for earlier, site in both),
         "real_time": may_run_in_real_time(),
     }
 
 
-def _requests(site: dict[str, Any]) -> int:
-    return int(site["counts"].get("requests_sent", 0))
+def _requests(site: SiteStatus) -> int:
+    return site.counts.get("requests_sent", 0)
 
 
 def _web(customers: Customers, trades: int, errors: str) -> Results:
