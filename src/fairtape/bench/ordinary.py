@@ -184,6 +184,7 @@ def _run(commands: Commands, folder: Path, *, minutes: float, sites: int | None,
         lambda: DeploymentStatus.read(commands, directory).is_whole, START_PERIOD_MAX, "all sites to be members"
     )
     commands.fairtape("listen", directory, *bound)
+    commands.wait_until(lambda: "following site" in commands.errors("listen"), START_PERIOD_MAX, "fairtape listen")
     commands.fairtape("web", directory, SITE, "--port", "0")
     commands.wait_until(lambda: TICKER.search(commands.errors("web")), START_PERIOD_MAX, "the web server")
     found = TICKER.search(commands.errors("web"))
