@@ -8,7 +8,7 @@ import pytest
 from fairtape.bench.journal import RING_PROFILE, RING_SITES, age_ring, run_ring
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.journal import compare, verify
-from loopback.commands import run
+from loopback.commands import await_line, finish, interrupt, run, start
 
 
 @pytest.mark.alone
@@ -115,3 +115,28 @@ def test_a_ring_resumes_from_journals_that_were_continued_while_it_was_stopped(t
     assert aged.last_sequence is not None
     assert (comparison.last_sequence or 0) > aged.last_sequence
     assert all(verify(journal).sound for journal in journals)
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(180)
+def test_a_short_run_of_the_ordinary_commands_prints_all_results() -> None:
+    code, output, errors = run("bench", "ordinary", "--minutes", 0.05, "--sites", 1, "--json")
+    assert code == 0, errors
+    results = json.loads(output)
+    assert results["problems"] == []
+    assert (results["sites"], results["trades"], results["messages"], results["listened"]) == (1, 1_500, 1_500, 1_500)
+    assert {"late_fraction", "reformations", "guaranteed_delay_ms", "web_p99_ms", "requests"} <= results.keys()
+    assert results["guaranteed_delay_ms"] > 0
+    assert results["web_p99_ms"] > 0
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(180)
+def test_interrupted_ordinary_commands_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = start("bench", "ordinary", "--sites", 1)
+    await_line(process, "fairtape publish")
+    interrupt(process)
+    code, output, errors = finish(process)
+    assert (code, output) == (130, ""), errors
+    assert not list(tmp_path.iterdir())

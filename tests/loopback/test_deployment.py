@@ -166,7 +166,7 @@ def test_a_listener_reads_one_order_although_its_site_is_killed(tmp_path: Path) 
 )  # fmt: skip
 def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: tuple[object, ...], error: str) -> None:
     places = {"new": tmp_path / "new", "made": tmp_path / "made"}
-    assert run("init", places["made"], "--sites", 1)[0] == 0
+    assert run("init", places["made"], "--sites", 1, "--profile", "metro")[0] == 0
     code, output, errors = run(*(str(word).format(**places) for word in arguments))
     assert (code, output) == (2, "")
     assert errors.startswith(f"fairtape: {error.format(**places)}")

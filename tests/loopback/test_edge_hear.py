@@ -80,7 +80,7 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     places = {"plan": tmp_path / "plan.toml", "folder": tmp_path, "made": tmp_path / "made"}
     places["plan"].write_text(to_toml(Groups().plan()))
-    assert cli.run(["init", str(places["made"]), "--sites", "1"]) == 0
+    assert cli.run(["init", str(places["made"]), "--sites", "1", "--profile", "metro"]) == 0
     capsys.readouterr()
     assert cli.run([each.format(**places) for each in arguments]) == 2
     errors = capsys.readouterr().err

@@ -33,7 +33,11 @@ def server() -> Iterator[ForkServer]:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Path:
     folder = tmp_path / "deployment"
-    subprocess.run([sys.executable, "-m", "fairtape", "init", folder, "--sites", "3"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "fairtape", "init", folder, "--sites", "3", "--profile", "metro"],
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 

@@ -140,7 +140,7 @@ def test_a_gateway_whose_floor_was_revoked_is_rebuilt_while_traders_stay(tmp_pat
 
 def test_mistakes_at_the_commands_are_one_sentence_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "deployment")
-    assert run_command(["init", folder]) == 0
+    assert run_command(["init", folder, "--profile", "metro"]) == 0
     capsys.readouterr()
     for words, said in (
         (("gateway", folder, "--source", "XLON"), "none of --entry, --fix and --ouch is given"),

@@ -11,6 +11,7 @@
 `websocket_customers`   one run of a WebSocket server, and its baseline
 `floor`                 `bench floor`: the engine beside other Python engines, FIX beside simplefix, settlement
 `journal`               `bench journal`: a journal of many segments beside one of ten, and a ring with each
+`ordinary`              `bench ordinary`: the commands of a new user with their defaults, beside a busy program
 `pipeline`              `bench pipeline` and `bench memory`: journals, Spark and Delta tables
 `disturbance`           the share of other programs, and which rounds count
 `results`               types of results, and resource usage

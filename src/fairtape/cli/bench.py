@@ -170,6 +170,23 @@ JOURNAL_LABELS: Final = {
     "ring_new_reformations": "a metro ring with new journals: reformations",
 }
 
+ORDINARY_LABELS: Final = {
+    "sites": "sites",
+    "profile": "profile that fairtape init chose",
+    "minutes": "minutes, with 500 trades/s and another program that keeps a core busy",
+    "real_time": "real-time scheduling (SCHED_RR)",
+    "late_fraction": "share of messages released late",
+    "reformations": "reformations",
+    "pace_changes": "changes of the pace",
+    "guaranteed_delay_ms": "guaranteed delay, ms",
+    "requests": "repair requests",
+    "web_customers": "WebSocket customers",
+    "web_overloads": "times that the web server reported an overload",
+    "web_p50_ms": "ms from the release to the customer, p50",
+    "web_p99_ms": "ms from the release to the customer, p99",
+    "web_max_ms": "ms from the release to the customer, max",
+}
+
 PIPELINE_LABELS: Final = {
     "source_rows_per_s": "a journal into Spark, messages/s",
     "source_trades_per_s": "a journal into Spark as trades, messages/s",
@@ -493,6 +510,30 @@ def journal(ctx: click.Context, *, segments: int, rounds: int, seconds: float, o
     with steps(quiet=as_json) as step:
         results = measure_journal(segments=segments, rounds=rounds, seconds=seconds, only=only, step=step)
     click.echo(json.dumps(results) if as_json else _table(results, JOURNAL_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option(
+    "--minutes", type=click.FloatRange(0.05, 24 * 60), default=5.0, show_default=True, help="Time of the measurement."
+)
+@click.option("--sites", type=click.IntRange(1, 96), help="Sites.  [default: that of fairtape init]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def ordinary(ctx: click.Context, *, minutes: float, sites: int | None, as_json: bool) -> None:
+    """On-time releases with default settings beside a busy program.
+
+    Runs what a new user would, as processes: fairtape init, up, listen, web with ten WebSocket customers, and publish
+    with 500 trades/s. Another program keeps one core busy meanwhile. The folder is temporary; Ctrl-C ends everything.
+
+    The goals are no reformation, at most 0.5 % late, a guaranteed delay of at most 60 ms, and a web server that keeps
+    up. A result that misses its goal is reported on standard error. The exit code is 1 if the results are invalid.
+    """
+    from fairtape.bench.ordinary import measure_ordinary
+
+    with steps(quiet=as_json) as step:
+        results = measure_ordinary(minutes=minutes, sites=sites, step=step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": 1}, ORDINARY_LABELS))
     _end(ctx, results, "problems", "shortfalls")
 
 

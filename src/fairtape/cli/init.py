@@ -1,16 +1,22 @@
 """`fairtape init`: write a commented deployment file, and the keys of all nodes."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from fairtape.cli.terminal import check_within, counted
+from fairtape.cli.terminal import check_within, counted, steps
 from fairtape.core.addresses import is_host
 from fairtape.core.errors import UserError
 from fairtape.core.timing import PROFILES
 from fairtape.ring.membership.topology import Excess, Remedy
+
+if TYPE_CHECKING:
+    from fairtape.deployment.operations.draft import Draft
+    from fairtape.deployment.operations.profile_measurement import ProfileRun
 
 SITES: Final = 5
 EXCESS: Final = "When more than --resilience sites are silent: halt, or continue with a Break."
@@ -24,7 +30,7 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 @click.option("--sites", type=int, help=f"Sites of one loop.  [default: {SITES}]")
 @click.option("--loops", metavar="N,N…", help="Sites of the primary loop and of each secondary one, such as 3,2,2.")
 @click.option(
-    "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: the fastest that this machine sustains]"
+    "--profile", type=click.Choice(list(PROFILES)), help="Timing.  [default: measured, what this machine sustains]"
 )
 @click.option("--reformers", default=2, show_default=True, help="Reformation servers.")
 @click.option("--sources", default=3, show_default=True, help="Sources that may publish.")
@@ -76,14 +82,16 @@ def init(
     """Make a deployment: its file and the keys of its nodes.
 
     The file describes nodes, loops, addresses and rules; comments explain the settings. A folder that already holds a
-    deployment is refused. Sites on one machine share its cores: without --profile, the fastest profile that they
-    sustain is chosen, and the file names it.
+    deployment is refused.
+
+    Sites on one machine share its cores. Without --profile, such a deployment runs for some seconds in a temporary
+    folder, with the fastest profile first and 500 messages/s. The table shows what was measured; in doubt the slower
+    profile is taken, and the file names it. Sites on several machines have the profile metro.
 
     With --cities, nodes on this machine are as far apart as the cities: each injects the delays of the real distances
     where its datagrams arrive. The profile is wan then, unless --profile names another.
     """
-    from fairtape.deployment.config.description import FILE
-    from fairtape.deployment.operations.draft import Draft, create_deployment
+    from fairtape.deployment.operations.draft import Draft
     from fairtape.storage.formation_stores import check_store
 
     if sites is not None and loops is not None:
@@ -109,11 +117,53 @@ def init(
         mesh=mesh,
         edge=edge or 0,
     )
+    _create(directory, draft)
+
+
+def _create(directory: Path, draft: "Draft") -> None:
+    from fairtape.deployment.config.description import FILE
+    from fairtape.deployment.operations.draft import create_deployment, refuse_folder
+
+    refuse_folder(directory)
+    if draft.local and draft.profile is None:
+        draft = _measured(draft)
     created = create_deployment(directory, draft)
     named = draft.chosen_profile()
-    chosen = ", the fastest that this machine sustains" if draft.local and draft.profile is None else ""
-    click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}{chosen}; start it with:")
+    click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}; start it with:")
     click.echo(f"  fairtape up {directory}")
+
+
+def _measured(draft: "Draft") -> "Draft":
+    """The draft with the profile that this machine sustains; prints what was measured."""
+    from fairtape.deployment.operations.profile_measurement import LOAD_RATE, measure_profile
+
+    with steps(quiet=False) as step:
+        choice = measure_profile(draft, step)
+    if choice.runs:
+        servers = counted(draft.reformers, "reformation server")
+        click.echo(f"measured here with {counted(draft.sites, 'site')}, {servers} and {LOAD_RATE:g} messages/s:")
+        for line in measured_table(choice.runs):
+            click.echo(f"  {line}".rstrip())
+    click.echo(f"{choice.reason}.")
+    return replace(draft, profile=choice.profile)
+
+
+COLUMNS: Final = ("profile", "guaranteed delay", "late", "stalls", "requests", "processors, idle", "with messages")
+
+
+def measured_table(runs: "Sequence[ProfileRun]") -> list[str]:
+    """The lines of a table of measurements."""
+    rows: list[tuple[str, ...]] = [COLUMNS]
+    for run in runs:
+        delay = f"{run.delay_max / 1e6:,g} ms"
+        if run.trouble:
+            rows.append((run.profile, delay, *("-",) * (len(COLUMNS) - 2)))
+            continue
+        late = f"{run.late:,} of {run.messages:,}"
+        shares = f"{run.idle_share:.0%}", f"{run.load_share:.0%}"
+        rows.append((run.profile, delay, late, f"{run.pauses:,}", f"{run.requests:,}", *shares))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _check_counts(*, sites: int | None, reformers: int, sources: int, edge: int | None) -> None:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from fairtape.core.timing import Timing
     from fairtape.deployment.config.description import Deployment, Node
-    from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status
+    from fairtape.deployment.status import ArbiterStatus, EdgeStatus, GatewayStatus, LoadStatus, Status, TokenSchedule
     from fairtape.deployment.status_files import RunFolder
     from fairtape.edge.status import PublisherStatus
 
@@ -31,7 +32,8 @@ WATCH_PERIOD: Final = 0.5  # seconds
 def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -> None:
     """Show the state of a deployment.
 
-    Formations, tokens, leases, clocks and late messages.
+    Formations, tokens, leases, clocks, late messages, and the guaranteed delay from reception at the token site to the
+    release.
 
     Only processes of this machine are shown, as they report themselves every half second. The exit code is 1 when none
     of them runs.
@@ -48,7 +50,8 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     if as_json:
         while True:
             statuses = _statuses(deployment, run)
-            click.echo(json.dumps({"nodes": {name: encode_status(each) for name, each in statuses.items()}}))
+            nodes = {name: encode_status(each) for name, each in statuses.items()}
+            click.echo(json.dumps({"nodes": nodes, **_pace_json(deployment, statuses)}))
             if not watch:
                 break
             time.sleep(WATCH_PERIOD)
@@ -87,6 +90,8 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     for node in deployment.reformers:
         servers.add_row(*_server_row(node, statuses.get(node.name)))
     parts: list[Any] = [sites, Text(), servers]
+    if (schedule := _present_schedule(statuses)) is not None:
+        parts += [Text(), Text(pace_line(deployment.timing, schedule))]
     if deployment.edge is not None:
         parts += [Text(), _edge_table(deployment, statuses)]
     listed = floor_names(deployment)
@@ -98,6 +103,37 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     if lines:
         parts += [Text(), *lines]
     return Group(*parts)
+
+
+def _present_schedule(statuses: "Statuses") -> "TokenSchedule | None":
+    """The schedule of the latest formation of the primary loop that a site here knows."""
+    from fairtape.deployment.status import SiteStatus
+
+    sites = [each for each in statuses.values() if isinstance(each, SiteStatus) and each.schedule is not None]
+    return max(sites, key=lambda each: each.formation).schedule if sites else None
+
+
+def _pace_json(deployment: "Deployment", statuses: "Statuses") -> dict[str, float | None]:
+    """The pace is the token period as a multiple of the configured one."""
+    schedule = _present_schedule(statuses)
+    if schedule is None:
+        return {"guaranteed_delay_ms": None, "pace": None}
+    return {
+        "guaranteed_delay_ms": schedule.delay_max / 1e6,
+        "pace": schedule.token_period / deployment.timing.token_period,
+    }
+
+
+def pace_line(configured: "Timing", schedule: "TokenSchedule") -> str:
+    """The guaranteed delay, and why it is not that of the deployment's file."""
+    delay = f"guaranteed delay {schedule.delay_max / 1e6:,g} ms"
+    if schedule.token_period == configured.token_period:
+        return delay
+    return (
+        f"{delay} instead of {configured.delay_max / 1e6:,g} ms: the token passes every"
+        f" {schedule.token_period / 1e6:,g} ms instead of {configured.token_period / 1e6:,g} ms, because sites released"
+        " late"
+    )
 
 
 def _floor_processes(deployment: "Deployment") -> list[str]:

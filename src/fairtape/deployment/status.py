@@ -74,11 +74,12 @@ class _RunningProcess(_Process):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSchedule:
-    """What it takes to compute which site holds the token."""
+    """What it takes to compute which site holds the token, and how long a message waits at most."""
 
     first_token: int
     starts_at: Instant = field(metadata=_key("starts_at_ns"))
     token_period: int = field(metadata=_key("token_period_ns"))
+    delay_max: int = field(metadata=_key("guaranteed_delay_ns"))  # from reception at the token site to the release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class Punctuality:
         if trouble is None or not formation:
             return None
         silent, self._silent_until = now < self._silent_until, now + IN_TIME_PERIOD
-        return None if silent else f"{trouble}: {REMEDY}"
+        return None if silent else f"{trouble} (the guaranteed delay is {timing.delay_max / 1e6:,g} ms): {REMEDY}"
 
     def _begin(self, sequence: int, late: int, now: Instant) -> None:
         self._begins_at, self._sequence, self._late, self._longest_stall = now, sequence, late, 0

@@ -67,7 +67,7 @@ def test_help_imports_nothing_heavy(name: str) -> None:
 
 
 def test_the_status_of_a_deployment_is_shown_without_heavy_imports(tmp_path: Path) -> None:
-    assert fairtape("init", str(tmp_path / "new"), "--sites", "3", "--edge", "2").returncode == 0
+    assert fairtape("init", str(tmp_path / "new"), "--sites", "3", "--profile", "metro", "--edge", "2").returncode == 0
     program = (
         f"import sys; from fairtape.cli import run; run(['status', {str(tmp_path / 'new')!r}]);"
         " sys.exit(any(map(sys.modules.get, ('numpy', 'pyarrow', 'cryptography'))))"

@@ -60,7 +60,7 @@ SITE = site_status(
     loops={1: ("s4",)},
     streams={101: (7, 41)},
     pauses=((1, 2),),
-    schedule=TokenSchedule(first_token=1, starts_at=2, token_period=3),
+    schedule=TokenSchedule(first_token=1, starts_at=2, token_period=3, delay_max=4),
 )
 DECISION = DecisionStatus(
     loop=0, formation=2, members=("s1",), broken=False, cause="silence", began_at=1, decided_at=2, silent=("s3",)
@@ -161,7 +161,8 @@ def test_the_json_of_a_status_has_its_keys(status: Status, keys: set[str]) -> No
 def test_nested_objects_have_their_keys() -> None:
     site, silenced = encode_status(SITE), encode_status(STATUSES[1])
     assert site["orders"] == {"deaf_to": [], "skew_ns": 0, "quiet": False}
-    assert site["schedule"] == {"first_token": 1, "starts_at_ns": 2, "token_period_ns": 3}
+    schedule = {"first_token": 1, "starts_at_ns": 2, "token_period_ns": 3, "guaranteed_delay_ns": 4}
+    assert site["schedule"] == schedule
     assert (silenced["schedule"], silenced["ended"]) == ({}, True)
     assert (site["loops"], site["streams"], site["silences_ns"]) == ({"1": ["s4"]}, {"101": [7, 41]}, [[1, 2]])
     counts = {"messages", "packets", "heartbeats", "overruns", "dropped", "strayed"}

@@ -33,6 +33,12 @@ def sites_max(timing: Timing, cores: int) -> int:
     return max(int(BUSY_MAX * cores * timing.token_period / TOKEN_WORK), 1)
 
 
+def candidate_profiles(sites: int, cores: int) -> tuple[str, ...]:
+    """The profiles, fastest first, that these cores may sustain. The slowest is not one: it is for long distances."""
+    *profiles, _ = PROFILES.items()
+    return tuple(name for name, timing in profiles if sites <= sites_max(timing, cores))
+
+
 def refuse_overload(*, sites: int, profile: str, cores: int) -> None:
     """Raise `UserError` for a ring that these cores cannot run; it names one that they can."""
     timing = PROFILES[profile]

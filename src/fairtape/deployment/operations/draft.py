@@ -12,9 +12,8 @@ from typing import Final
 from fairtape.core.addresses import Address, format_address
 from fairtape.core.cities import CITIES, city, node_name
 from fairtape.core.errors import UserError
-from fairtape.core.timing import PROFILES
 from fairtape.core.toml_table import TomlTable
-from fairtape.deployment.config.capacity import cores_here, refuse_overload, sites_max
+from fairtape.deployment.config.capacity import candidate_profiles, cores_here, refuse_overload
 from fairtape.deployment.config.description import COMMIT_PASSES, FILE, TEMPORARY, Deployment, parse_deployment
 from fairtape.deployment.config.keys import write_keys
 from fairtape.edge.service.stripe_plans import StripePlanStore
@@ -33,6 +32,7 @@ EDGE_STRIPES_MAX: Final = 32
 EDGE_SYMBOLS: Final = 256  # listed in the first plan; others are published in longer messages
 EDGE_BITS_PER_S: Final = 100_000_000  # rate of one edge stripe
 FEEDS: Final = ("A", "B")
+LOCAL_STORE: Final = "sqlite:formations.db"
 PORTS_FROM: Final = 17_200  # the first port on hosts that are not this machine
 
 
@@ -44,7 +44,7 @@ class Draft:
     profile: str | None = None
     reformers: int = 2
     sources: int = 3
-    store: str = "sqlite:formations.db"
+    store: str = LOCAL_STORE
     resilience: str = "1"
     excess: str = "continue"
     remedy: str = "bypass"
@@ -88,14 +88,15 @@ class Draft:
         return tuple(f"{region}-{feed}" for region in self.regions for feed in FEEDS) or FEEDS
 
     def chosen_profile(self) -> str:
-        """The given profile, or the fastest that this machine can run."""
+        """The given profile; without one, the slower of those that this machine may sustain, as nothing is measured."""
         if self.profile is not None:
             if self.local:
                 refuse_overload(sites=self.sites, profile=self.profile, cores=cores_here())
             return self.profile
         if not self.local:
             return "metro"
-        return next((name for name, timing in PROFILES.items() if self.sites <= sites_max(timing, cores_here())), "wan")
+        candidates = candidate_profiles(self.sites, cores_here())
+        return candidates[-1] if candidates else "wan"
 
 
 def _is_loopback(host: str) -> bool:
@@ -110,14 +111,12 @@ def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) ->
 
     A temporary one is marked as created by `fairtape listen`.
     """
-    if (folder / FILE).exists():
-        raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+    refuse_folder(folder)
     text = "\n".join(_text(draft)) + "\n"
     deployment = parse_deployment(folder, TomlTable.parse(folder / FILE, text.encode()))  # before anything is written
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+        refuse_folder(folder)
         with (folder / FILE).open("x") as file:  # of two commands at once, one fails
             file.write(text)
         write_keys(deployment)
@@ -126,10 +125,24 @@ def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) ->
         if temporary:
             (folder / TEMPORARY).write_text("Created by fairtape listen, which runs this deployment again.\n")
     except OSError as error:
-        raise UserError(
-            f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder"
-        ) from None
+        raise _unwritable(folder, error) from None
     return deployment
+
+
+def refuse_folder(folder: Path) -> None:
+    """Raise `UserError` unless the folder is new or empty."""
+    if (folder / FILE).exists():
+        raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+    try:
+        holds_files = folder.exists() and any(folder.iterdir())
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    if holds_files:
+        raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+
+
+def _unwritable(folder: Path, error: OSError) -> UserError:
+    return UserError(f"folder is {str(folder)!r}, where nothing can be written ({error.strerror}); name another folder")
 
 
 def _text(draft: Draft) -> Iterator[str]:

@@ -518,6 +518,7 @@ def _schedule(formation: Formation) -> TokenSchedule:
         first_token=formation.first_token,
         starts_at=formation.starts_at,
         token_period=formation.timing.token_period,
+        delay_max=formation.timing.delay_max,
     )
 
 
