@@ -48,14 +48,16 @@ class Driver:
     """Runs the runtimes of one process."""
 
     def __init__(self, runtimes: Sequence[NodeRuntime], clock: Clock, *, gather_period: Duration = 0) -> None:
-        """With a `gather_period`, data ends no wait for that long after the last step.
+        """With a `gather_period`, data ends no wait for that long after a step that read data.
 
-        Data is not urgent. It is read in every step, and so before the site acknowledges, and before it handles an
-        acknowledgment that names it.
+        Data is not urgent, and more of it will follow. It is read in every step then, and so before the site
+        acknowledges, and before it handles an acknowledgment that names it. Without data nothing is gathered: an idle
+        site is woken by its tokens alone.
         """
         self._runtimes = tuple(runtimes)
         self._clock = clock
         self._gather_period = gather_period
+        self._gathers = False  # the last step read data, so the next wait leaves data alone for a gather period
         self._stopping = False
         self._any_has_work = True  # the application may have given any runtime work: then the next wait only polls
         self._step_all_at: Instant = 0
@@ -96,9 +98,11 @@ class Driver:
         ready = self._wait()
         self._stepped = self._concerned(ready)
         self._any_has_work = False
+        collect_data, self._gathers = self._gathers, False
         for place in self._stepped:
-            called = self._runtimes[place].step(ready, self._clock, collect_data=self._gather_period > 0)
-            self._any_has_work |= called
+            runtime = self._runtimes[place]
+            self._any_has_work |= runtime.step(ready, self._clock, collect_data=collect_data)
+            self._gathers |= runtime.took_data and self._gather_period > 0
 
     def _concerned(self, ready: Collection[int]) -> Sequence[int]:
         """The runtimes with a ready socket or a deadline that has passed; all, where any may have been given work."""
@@ -159,7 +163,7 @@ class Driver:
 
     def _poll(self, due_at: Instant, other_due_at: Instant) -> Collection[int]:
         wait_period = self._wait_period(due_at, other_due_at)
-        if self._gather_period:
+        if self._gathers:
             ready = self._urgent.wait(min(wait_period, self._gather_period))
             if ready or wait_period <= self._gather_period:
                 return ready

@@ -138,6 +138,7 @@ class NodeRuntime:
         "producer_fd",
         "reporter",
         "store",
+        "took_data",
         "transport",
     )
 
@@ -175,6 +176,7 @@ class NodeRuntime:
         self.on_formation = on_formation
         self.notifier = notifier
         self.log = log
+        self.took_data = False  # in the last step
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
         self._undrained = False  # the machine may have more effects
@@ -243,7 +245,7 @@ class NodeRuntime:
         # With a control datagram, also read all data that arrived since the wait ended, ready or not. A driver that
         # does not wait for data comes back after its gather period only, so it, too, leaves nothing behind.
         all_data = bool(control) or collect_data
-        taken = self._take_data(None if all_data else ready, clock, until_empty=all_data)
+        taken = self.took_data = self._take_data(None if all_data else ready, clock, until_empty=all_data)
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
             self.machine.receive_all(control, now)

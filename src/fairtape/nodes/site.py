@@ -135,7 +135,9 @@ class LoopMemberships:
 
     def deadline(self) -> Instant:
         """When to retransmit a token, or to suspect the next site."""
-        return min((membership.deadline() for membership in self.memberships.values()), default=NEVER)
+        if not self.memberships:
+            return NEVER
+        return min(membership.deadline() for membership in self.memberships.values())
 
     def number(self, loop: int) -> int:
         """The number of the latest formation of a loop; 0: none."""
