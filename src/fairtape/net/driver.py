@@ -97,11 +97,12 @@ class Driver:
         """
         ready = self._wait()
         self._stepped = self._concerned(ready)
+        due = self._any_has_work or not ready or len(self._runtimes) > 1 or self._due_at[0] <= self._clock.now()
         self._any_has_work = False
         collect_data, self._gathers = self._gathers, False
         for place in self._stepped:
             runtime = self._runtimes[place]
-            self._any_has_work |= runtime.step(ready, self._clock, collect_data=collect_data)
+            self._any_has_work |= runtime.step(ready, self._clock, collect_data=collect_data, due=due)
             self._gathers |= runtime.took_data and self._gather_period > 0
 
     def _concerned(self, ready: Collection[int]) -> Sequence[int]:
