@@ -123,6 +123,7 @@ class NodeRuntime:
 
     __slots__ = (
         "_called",
+        "_data_waits",
         "_fetches",
         "_handed_over",
         "_multicast",
@@ -183,6 +184,7 @@ class NodeRuntime:
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
         self._undrained = False  # the machine may have more effects
+        self._data_waits = False  # in this step, as far as the driver knows
         self._handed_over = False  # since the processor was last yielded
         self._multicast = False  # in this step, so that a copy has come back
         self._read_rate = ReadRate()
@@ -190,7 +192,7 @@ class NodeRuntime:
 
     def backlog(self) -> Duration:
         """How long this node will take for the blocks that have arrived and were not read yet."""
-        return self._read_rate.period_for(self.transport.backlog())
+        return self._read_rate.period_for(self.transport.backlog()) if self._data_waits else 0
 
     def due_at(self) -> Instant:
         """The deadline of the machine. It is kept as exactly as possible, for it may be a release."""
@@ -215,6 +217,7 @@ class NodeRuntime:
         has arrived before the machine's deadline, and nothing has given it work since.
         """
         self._called = self._multicast = False
+        self._data_waits = collect_data or any(each.fd in ready for each in self.transport.data)
         releases = self.journal is not None or self.consumer is not None
         if releases and (due or self._undrained):
             # Of other nodes nothing is urgent: a source that did not run must not resend what is acknowledged.
