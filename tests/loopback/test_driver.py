@@ -537,9 +537,9 @@ class Counted(NodeRuntime):
 
     steps = 0
 
-    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False) -> bool:
+    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False, due: bool = True) -> bool:
         self.steps += 1
-        return super().step(ready, clock, collect_data=collect_data)
+        return super().step(ready, clock, collect_data=collect_data, due=due)
 
 
 class Caller(Toy):

@@ -76,7 +76,7 @@ class _SteadyClock:
         count = self._count()
         if count >= self._compare_at:
             self._check_for_step()
-        return abs(self._step - self._slewed(count))
+        return abs(self._step - self._slewed(count)) if self._step else 0
 
     def _check_for_step(self) -> None:
         count, offset, uncertainty = self._compare()

@@ -10,7 +10,7 @@ per housekeeping period, whatever was overlooked.
 
 The wait must be precise, because releases are only as simultaneous as their timers (`fairtape.net.poll`). The kernel
 lets a wait end late by a thousandth of its length, and a sleeping processor needs time to wake up. So the wait is
-shortened by as much, the rest is a busy-wait, and the thread asks for no timer slack.
+shortened by as much as waits have lasted too long, the rest is a busy-wait, and the thread asks for no timer slack.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ HOUSEKEEPING_PERIOD: Final = 50 * MILLISECOND  # the longest wait: the stop cond
 GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 COLLECTED_AFTER: Final = 100_000  # allocations without a deallocation before the garbage collector runs
 
-WAKE_DELAY: Final = 75 * MICROSECOND  # for a sleeping processor to wake up, also on a virtual machine
+WAKE_DELAY_MAX: Final = 125 * MICROSECOND  # a longer one is no wake-up: the processor was taken by another program
 BUSY_WAIT_MAX: Final = 200 * MICROSECOND  # before a deadline: more than any wait is shortened by
 CLOCK_READS_MAX: Final = 2_000  # of one busy-wait
 
@@ -44,18 +44,40 @@ _PR_SET_TIMERSLACK: Final = 29
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+class WakeDelay:
+    """How long a sleeping processor takes to wake up: the mean and four mean deviations, as TCP's timer (RFC 6298)."""
+
+    __slots__ = ("_deviation", "_mean", "period")
+
+    def __init__(self) -> None:
+        self._mean: Duration = WAKE_DELAY_MAX // 2
+        self._deviation: Duration = 0
+        self.period: Duration = self._mean
+
+    def note(self, overslept: Duration) -> None:
+        """A wait has ended this long after the instant at which it was to end."""
+        error = min(max(overslept, 0), WAKE_DELAY_MAX) - self._mean
+        self._mean += error // 8
+        self._deviation += (abs(error) - self._deviation) // 4
+        self.period = min(self._mean + 4 * self._deviation, WAKE_DELAY_MAX)
+
+
 class Driver:
     """Runs the runtimes of one process."""
 
     def __init__(self, runtimes: Sequence[NodeRuntime], clock: Clock, *, gather_period: Duration = 0) -> None:
-        """With a `gather_period`, data ends no wait for that long after the last step.
+        """With a `gather_period`, data ends no wait for that long after a step that read data.
 
-        Data is not urgent. It is read in every step, and so before the site acknowledges, and before it handles an
-        acknowledgment that names it.
+        Data is not urgent, and more of it will follow. It is read in every step then, and so before the site
+        acknowledges, and before it handles an acknowledgment that names it. Without data nothing is gathered: an idle
+        site is woken by its tokens alone.
         """
         self._runtimes = tuple(runtimes)
         self._clock = clock
         self._gather_period = gather_period
+        self._gathers = False  # the last step read data, so the next wait leaves data alone for a gather period
+        self._wake_delay = WakeDelay()
+        self._wakes_at: Instant = NEVER  # when the present wait is to end, if it is long enough for a sleep
         self._stopping = False
         self._any_has_work = True  # the application may have given any runtime work: then the next wait only polls
         self._step_all_at: Instant = 0
@@ -95,10 +117,13 @@ class Driver:
         """
         ready = self._wait()
         self._stepped = self._concerned(ready)
+        due = self._any_has_work or not ready or len(self._runtimes) > 1 or self._due_at[0] <= self._clock.now()
         self._any_has_work = False
+        collect_data, self._gathers = self._gathers, False
         for place in self._stepped:
-            called = self._runtimes[place].step(ready, self._clock, collect_data=self._gather_period > 0)
-            self._any_has_work |= called
+            runtime = self._runtimes[place]
+            self._any_has_work |= runtime.step(ready, self._clock, collect_data=collect_data, due=due)
+            self._gathers |= runtime.took_data and self._gather_period > 0
 
     def _concerned(self, ready: Collection[int]) -> Sequence[int]:
         """The runtimes with a ready socket or a deadline that has passed; all, where any may have been given work."""
@@ -159,7 +184,7 @@ class Driver:
 
     def _poll(self, due_at: Instant, other_due_at: Instant) -> Collection[int]:
         wait_period = self._wait_period(due_at, other_due_at)
-        if self._gather_period:
+        if self._gathers:
             ready = self._urgent.wait(min(wait_period, self._gather_period))
             if ready or wait_period <= self._gather_period:
                 return ready
@@ -170,13 +195,18 @@ class Driver:
         """How long to wait in the kernel: shortened by its usual oversleep where the deadline must be exact."""
         now = self._clock.now()
         left = min(due_at - now, HOUSEKEEPING_PERIOD)
-        left -= (left >> _SLACK_SHIFT) + WAKE_DELAY
-        return max(min(left, other_due_at - now), 0)
+        left -= (left >> _SLACK_SHIFT) + self._wake_delay.period
+        period = max(min(left, other_due_at - now), 0)
+        self._wakes_at = now + period if period > WAKE_DELAY_MAX else NEVER
+        return period
 
     def _busy_wait(self, due_at: Instant) -> None:
-        """Busy-wait until the deadline, if it is near."""
+        """Busy-wait until the deadline, if it is near. The wait before has ended without a datagram."""
         now = self._clock.now
-        if 0 < due_at - now() < BUSY_WAIT_MAX:
+        woken_at = now()
+        if self._wakes_at != NEVER:
+            self._wake_delay.note(woken_at - self._wakes_at)
+        if 0 < due_at - woken_at < BUSY_WAIT_MAX:
             for _ in range(CLOCK_READS_MAX):
                 if now() >= due_at:
                     return

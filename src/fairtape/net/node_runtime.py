@@ -51,6 +51,8 @@ SLICES_MAX: Final = 16  # of one socket in one step
 DRAINS_MAX: Final = 16  # of one step: a consumer may feed the machine whose delivery it handles
 STALLED_STEPS_MAX: Final = 1_000  # wakes without any progress before it counts as a bug of the machine
 
+_SENDING: Final = (Multicast, Send)  # effects that call no application
+
 
 class JournalInterface(Protocol):
     """The journal writer of a site. Appends return once they are as durable as the sync policy promises."""
@@ -121,8 +123,10 @@ class NodeRuntime:
 
     __slots__ = (
         "_called",
+        "_data_waits",
         "_fetches",
         "_handed_over",
+        "_multicast",
         "_read_rate",
         "_stalled_steps",
         "_undrained",
@@ -138,6 +142,7 @@ class NodeRuntime:
         "producer_fd",
         "reporter",
         "store",
+        "took_data",
         "transport",
     )
 
@@ -175,16 +180,19 @@ class NodeRuntime:
         self.on_formation = on_formation
         self.notifier = notifier
         self.log = log
+        self.took_data = False  # in the last step
         self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
         self._undrained = False  # the machine may have more effects
+        self._data_waits = False  # in this step, as far as the driver knows
         self._handed_over = False  # since the processor was last yielded
+        self._multicast = False  # in this step, so that a copy has come back
         self._read_rate = ReadRate()
         self._stalled_steps = 0
 
     def backlog(self) -> Duration:
         """How long this node will take for the blocks that have arrived and were not read yet."""
-        return self._read_rate.period_for(self.transport.backlog())
+        return self._read_rate.period_for(self.transport.backlog()) if self._data_waits else 0
 
     def due_at(self) -> Instant:
         """The deadline of the machine. It is kept as exactly as possible, for it may be a release."""
@@ -201,15 +209,18 @@ class NodeRuntime:
                     earliest = wanted_at
         return earliest
 
-    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False) -> bool:
+    def step(self, ready: Collection[int], clock: Clock, *, collect_data: bool = False, due: bool = True) -> bool:
         """Handle arrived datagrams and due deadlines, and carry out the effects.
 
         Returns whether the application may have been called, and given work to other runtimes. With `collect_data`,
-        data sockets are read in every step, ready or not: the driver does not wait for them.
+        data sockets are read in every step, ready or not: the driver does not wait for them. Without `due`, a datagram
+        has arrived before the machine's deadline, and nothing has given it work since.
         """
-        self._called = False
+        self._called = self._multicast = False
+        self._data_waits = collect_data or any(each.fd in ready for each in self.transport.data)
         releases = self.journal is not None or self.consumer is not None
-        if releases:  # else nothing of it is urgent: a source that did not run must not resend what is acknowledged
+        if releases and (due or self._undrained):
+            # Of other nodes nothing is urgent: a source that did not run must not resend what is acknowledged.
             self._do_due(clock)
         if self._take_in(ready, clock, collect_data=collect_data):
             self._stalled_steps = 0
@@ -240,10 +251,11 @@ class NodeRuntime:
     def _take_in(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> bool:
         """Give the machine what has arrived, and let the producer submit; whether there was anything."""
         control = self._read_control(ready, clock)
-        # With a control datagram, also read all data that arrived since the wait ended, ready or not. A driver that
-        # does not wait for data comes back after its gather period only, so it, too, leaves nothing behind.
-        all_data = bool(control) or collect_data
-        taken = self._take_data(None if all_data else ready, clock, until_empty=all_data)
+        # With a control datagram, read all data that has arrived. What an acknowledgment names was there before it, and
+        # a wait looks at control sockets first, so the data sockets are ready, too. A driver that does not wait for
+        # data does not know, and comes back after its gather period only: then all are read.
+        until_empty = bool(control) or collect_data
+        taken = self.took_data = self._take_data(None if collect_data else ready, clock, until_empty=until_empty)
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
             self.machine.receive_all(control, now)
@@ -270,15 +282,16 @@ class NodeRuntime:
         Only then does the journal hold what the machine believes it holds. At most one per step: catching up must not
         make a token late.
         """
-        if self._fetches and self.history is not None:
-            fetch = self._fetches.popleft()
+        fetch = self._fetches.popleft()
+        if self.history is not None:
             cast(JournalMachine, self.machine).fetched(fetch.ticket, _read_history(self.history, fetch), now)
 
     def _read_control(self, ready: Collection[int], clock: Clock) -> list[bytes]:
         """The control datagrams of the ready sockets, after the delayed ones that are due."""
         control = [] if self.link_faults is None else self.link_faults.due(clock.now())
         for each in self.transport.control:
-            if each.fd in ready:
+            # The copy of a multicast of this step is there already. Left alone, it would end the next wait.
+            if each.fd in ready or (self._multicast and each.loops_back):
                 control += self._read(each, clock)[0]
         return control
 
@@ -314,7 +327,7 @@ class NodeRuntime:
         acted = fetched = self._undrained = False
         for _ in range(DRAINS_MAX):
             effects = self.machine.drain()
-            if not effects and not fetched:
+            if not effects and self._fetches and not fetched:
                 fetched = True
                 self._read_journal(now)
                 effects = self.machine.drain()
@@ -322,7 +335,7 @@ class NodeRuntime:
                 return acted
             acted = True
             for effect in effects:
-                self._called |= not isinstance(effect, Multicast | Send)
+                self._called |= not isinstance(effect, _SENDING)
                 if isinstance(effect, Deliver):  # tested first: its timing is observable
                     self._hand_over(effect, clock.now())
                 else:
@@ -333,6 +346,7 @@ class NodeRuntime:
     def _carry_out(self, effect: Effect, now: Instant) -> None:
         match effect:
             case Multicast():
+                self._multicast = True
                 self.transport.multicast(effect.channel, effect.datagrams)
             case Send():
                 self.transport.send(effect.to, effect.datagrams)

@@ -73,6 +73,7 @@ class UdpSocket:
         "_trains",
         "address",
         "fd",
+        "loops_back",
         "receive_buffer",
         "send_buffer",
         "traffic",
@@ -83,6 +84,7 @@ class UdpSocket:
         bound.settimeout(0)
         self._socket = bound
         self._deaf_to = ignored_sender
+        self.loops_back: Final = ignored_sender is not None  # the node's own multicasts arrive here, too
         self._trains = trains and _try_option(bound, _SOL_UDP, _UDP_SEGMENT, 0)
         self._refusing: set[Address] = set()
         if trains:
@@ -109,7 +111,8 @@ class UdpSocket:
             while len(datagrams) < datagrams_max:
                 data, ancillary, _, sender = recvmsg(_RECEIVE_MAX, _ANCILLARY_MAX)
                 if sender == ignored_sender:
-                    datagrams_max -= 1  # a loopback copy costs a call as well, and the limit is for calls
+                    # A loopback copy costs a call as well, and the limit is for calls.
+                    datagrams_max = datagrams_max - 1 if until_empty else 0
                     continue
                 size = self._segment_size(ancillary) if ancillary else 0
                 if size:

@@ -11,7 +11,7 @@ from typing import Final
 
 from fairtape.core.instants import NEVER, Duration, Instant
 
-EXCHANGES_MAX: Final = 8  # the one with the shortest round trip counts
+EXCHANGES_MAX: Final = 8  # of which the best counts
 
 
 class ClockBoundEstimator:
@@ -19,20 +19,23 @@ class ClockBoundEstimator:
 
     def __init__(self) -> None:
         self._exchanges: deque[tuple[Duration, Duration]] = deque(maxlen=EXCHANGES_MAX)  # uncertainty, offset
+        self._best: tuple[Duration, Duration] | None = None  # the one with the shortest round trip
 
     def exchanged(self, *, asked_at: Instant, received_at: Instant, bound: Duration, now: Instant) -> None:
         """Note one round trip; `bound` is that of the other clock."""
         if now < asked_at:  # the clock was set back in between: the exchange proves nothing
             self._exchanges.clear()
+            self._best = None
             return
         uncertainty = (now - asked_at) // 2 + bound
         self._exchanges.append((uncertainty, received_at - (asked_at + now) // 2))
+        self._best = min(self._exchanges)
 
     def bound(self, own: Duration) -> Duration:
         """The error bound of a clock that claims `own`."""
-        if not self._exchanges:
+        if self._best is None:
             return own
-        uncertainty, offset = min(self._exchanges)
+        uncertainty, offset = self._best
         measured = abs(offset) + uncertainty
         contradicted = abs(offset) > uncertainty + own
         return measured if contradicted else min(own, measured, NEVER)

@@ -334,7 +334,7 @@ class Receiver:
         self.repairs = RepairRequests(me=me, ordering=self._ordering)
         self._sources = SourceReplies(me=me, authenticator=self._authenticator, ordering=self._ordering)
         self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
-        self._releases = ReleaseQueue(self._formations, after=recovered.released_through)
+        self._releases = ReleaseQueue(self._formations, after=recovered.released_through, clock_bound=clock_bound)
         self._lateness = AckLateness()
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._blocks_pending = False  # new blocks may complete a token
@@ -609,14 +609,14 @@ class Receiver:
 
         Releases come first: whatever is done before them makes them later.
         """
-        self._effects += self._releases.due(now, self._clock_bound())
+        self._effects += self._releases.due(now)
         for token in self._recoveries.take_failed():
             reason = Reason.MESSAGES_SILENT if self._ordering.whole(token) else Reason.ACK_SILENT
             self._declare(self._formations.holder(token), token, reason, now)
         while self._take_next(now) or self._send_ack(now):
             pass
         self._releases.settle(self._resilience.survives_through, now)
-        self._effects += self._releases.due(now, self._clock_bound())
+        self._effects += self._releases.due(now)
         complete_through = self._ordering.complete_through
         self._ordering.drop_through(min(self._resilience.stable_through, complete_through, self._needed_through()))
         self._formations.forget_before(complete_through + 1)

@@ -135,7 +135,9 @@ class LoopMemberships:
 
     def deadline(self) -> Instant:
         """When to retransmit a token, or to suspect the next site."""
-        return min((membership.deadline() for membership in self.memberships.values()), default=NEVER)
+        if not self.memberships:
+            return NEVER
+        return min(membership.deadline() for membership in self.memberships.values())
 
     def number(self, loop: int) -> int:
         """The number of the latest formation of a loop; 0: none."""
@@ -220,6 +222,7 @@ class Site:
             me=config.me, authenticator=self._authenticator, datagram_max=config.datagram_max
         )
         self._report_at: Instant = born_at
+        self._report_period: Duration = 0  # from the last report to `_report_at`
         self._reported: Report | None = None  # the failure in the last report
         self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
         self._read_unreleased()
@@ -282,7 +285,7 @@ class Site:
         """Apply the current clock bound. A clock that was set back must not delay reports and requests."""
         if self.receiver is not None:
             self.receiver.check_clock(now)
-        if self._report_at - now > self.timing.report_period:
+        if self._report_at - now > self._report_period:
             self._report_at = now
         self._catch_up_client.reader.check_clock(now)
 
@@ -298,7 +301,8 @@ class Site:
         effects, self._effects = self._effects, []
         if self.receiver is not None:
             effects += self.receiver.drain()
-        self.late += sum(each.release.count for each in effects if isinstance(each, Deliver) and each.release.late)
+        if effects:
+            self.late += sum(each.release.count for each in effects if isinstance(each, Deliver) and each.release.late)
         return effects
 
     # Responses of the driver.
@@ -397,7 +401,7 @@ class Site:
         period = self.timing.report_period
         if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
             period = min(period, 2 * self.timing.retry_period)
-        self._report_at = now + period
+        self._report_at, self._report_period = now + period, period
 
     def _report(self, loop: int, now: Instant) -> SiteReport:
         suspect, token, reason = suspicion(self.receiver, self._loops, loop)

@@ -2,6 +2,7 @@
 
 from fairtape.core.effects import Fetch, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.site import Site, SiteConfig
 from fairtape.ring.membership.formation import Formation
@@ -113,7 +114,7 @@ def test_a_clock_error_above_the_limit_shortens_the_lease() -> None:
     active.install(FIRST)
     until = active.lease(NOW)
     active.clock.bound = TIMING.clock_error_max + 3 * MILLISECOND
-    active.site._clock_estimator._exchanges.clear()
+    active.site._clock_estimator = ClockBoundEstimator()
     active.site.wake(NOW + 1)
     assert active.site.receiver is not None
     assert active.site.receiver.lease_until == until - 3 * MILLISECOND

@@ -15,7 +15,7 @@ def ordered(token: int, count: int = 1) -> Ordered:
 
 
 def filled(*tokens: Ordered) -> ReleaseQueue:
-    queue = ReleaseQueue(FormationHistory(LAYOUT), after=LAYOUT.first_token - 1)
+    queue = ReleaseQueue(FormationHistory(LAYOUT), after=LAYOUT.first_token - 1, clock_bound=lambda: 77)
     for token in tokens:
         queue.complete(token)
     return queue
@@ -29,7 +29,7 @@ def test_what_is_not_known_to_survive_waits() -> None:
     queue = filled(ordered(1), ordered(2))
     queue.settle(1, LAYOUT.scheduled_at(1))
     assert queue.waits_for_others
-    assert tokens(queue.due(LAYOUT.commit_at(2), 0)) == [1]
+    assert tokens(queue.due(LAYOUT.commit_at(2))) == [1]
     assert queue.released_through == 1
     assert queue.waits_for_others
 
@@ -39,7 +39,7 @@ def test_the_deadline_is_the_next_commit_instant() -> None:
     assert queue.deadline() == NEVER
     queue.settle(2, LAYOUT.scheduled_at(2))
     assert queue.deadline() == LAYOUT.commit_at(1)
-    queue.due(LAYOUT.commit_at(1), 0)
+    queue.due(LAYOUT.commit_at(1))
     assert queue.deadline() == LAYOUT.commit_at(2)
 
 
@@ -47,7 +47,7 @@ def test_a_release_has_its_commit_instant_its_own_instant_and_the_clock_bound() 
     queue = filled(ordered(1, 3))
     queue.settle(1, LAYOUT.scheduled_at(1))
     now = LAYOUT.commit_at(1) + 5
-    (deliver,) = queue.due(now, 77)
+    (deliver,) = queue.due(now)
     release = deliver.release
     assert (release.token, release.sequence, release.count) == (1, 1, 3)
     assert (release.commit_at, release.released_at, release.clock_bound) == (LAYOUT.commit_at(1), now, 77)
@@ -58,7 +58,7 @@ def test_a_release_delayed_by_a_stopped_process_is_late() -> None:
     for delay, late in ((LATE_AFTER, False), (LATE_AFTER + 1, True)):
         queue = filled(ordered(1))
         queue.settle(1, LAYOUT.scheduled_at(1))
-        (deliver,) = queue.due(LAYOUT.commit_at(1) + delay, 0)
+        (deliver,) = queue.due(LAYOUT.commit_at(1) + delay)
         assert deliver.release.late == late
 
 
@@ -66,14 +66,14 @@ def test_tokens_without_messages_are_skipped() -> None:
     queue = filled(ordered(1, 0), ordered(2))
     assert queue.waits_for_others
     queue.settle(2, LAYOUT.scheduled_at(2))
-    assert tokens(queue.due(LAYOUT.commit_at(2), 0)) == [2]
+    assert tokens(queue.due(LAYOUT.commit_at(2))) == [2]
     assert not filled(ordered(1, 0)).waits_for_others
 
 
 def test_what_settles_after_its_instant_is_late() -> None:
     queue = filled(ordered(1))
     queue.settle(1, LAYOUT.commit_at(1) + 1)
-    (deliver,) = queue.due(LAYOUT.commit_at(1) + 1, 0)
+    (deliver,) = queue.due(LAYOUT.commit_at(1) + 1)
     assert deliver.release.late
 
 
@@ -82,13 +82,13 @@ def test_an_expired_lease_stops_releases_and_its_renewal_marks_them_late() -> No
     queue.settle(2, LAYOUT.scheduled_at(2))
     queue.renew_lease(LAYOUT.commit_at(1), LAYOUT.scheduled_at(1))
     assert queue.deadline() == NEVER
-    assert queue.due(LAYOUT.commit_at(1), 0) == []
+    assert queue.due(LAYOUT.commit_at(1)) == []
     renewed_at = LAYOUT.commit_at(1) + 3
     queue.renew_lease(renewed_at + SECOND, renewed_at)
     assert queue.deadline() == LAYOUT.commit_at(1)
-    first, *_ = queue.due(renewed_at, 0)
+    first, *_ = queue.due(renewed_at)
     assert first.release.late
-    (second,) = queue.due(LAYOUT.commit_at(2), 0)
+    (second,) = queue.due(LAYOUT.commit_at(2))
     assert not second.release.late
 
 
@@ -97,7 +97,7 @@ def test_a_lease_that_is_renewed_in_time_makes_nothing_late() -> None:
     queue.settle(1, LAYOUT.scheduled_at(1))
     queue.renew_lease(LAYOUT.commit_at(1) + SECOND, LAYOUT.scheduled_at(1))
     queue.renew_lease(LAYOUT.commit_at(1) + 2 * SECOND, LAYOUT.scheduled_at(1) + 1)
-    (deliver,) = queue.due(LAYOUT.commit_at(1), 0)
+    (deliver,) = queue.due(LAYOUT.commit_at(1))
     assert not deliver.release.late
 
 
@@ -106,6 +106,6 @@ def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
     queue.complete(ordered(1))
     queue.settle(1, 12_345)
     assert queue.deadline() == 12_345
-    (deliver,) = queue.due(12_345, 0)
+    (deliver,) = queue.due(12_345)
     assert deliver.release.commit_at == 12_345
     assert not deliver.release.late

@@ -29,16 +29,18 @@ REQUESTED_MAX: Final = 256  # requested acknowledgments whose second copy is wat
 class AckLateness:
     """The largest recent lateness of acknowledgments at one receiver. It outlives formations."""
 
-    __slots__ = ("_largest", "_noted_at", "_requested")
+    __slots__ = ("_largest", "_noted_at", "_requested", "_timing", "_wait_max")
 
     def __init__(self) -> None:
         self._largest: Duration = 0
         self._noted_at: Instant = 0
         self._requested: dict[int, Duration] = {}  # by token: how late its first copy came; 0 before that
+        self._timing: Timing | None = None  # of the present formation
+        self._wait_max: Duration = 0  # with this timing
 
     def wait(self, timing: Timing) -> Duration:
         """From when an acknowledgment is possible until it is requested: T_R / 2, or as late as others were."""
-        return max(min(self._largest, wait_max(timing)), timing.one_way_max)
+        return max(min(self._largest, self._limit(timing)), timing.one_way_max)
 
     def requested(self, token: int) -> None:
         """Ack(token) was requested."""
@@ -50,13 +52,19 @@ class AckLateness:
         """The first copy of Ack(token) was received. By `possible_at` its site could send it."""
         late = now - possible_at
         if token in self._requested:
-            self._requested[token] = min(late, wait_max(timing))
+            self._requested[token] = min(late, self._limit(timing))
             late = min(late, sent_at + timing.one_way_max - possible_at)
-        self._note(min(late, wait_max(timing)), now)
+        self._note(min(late, self._limit(timing)), now)
 
     def copied(self, token: int, now: Instant) -> None:
         """Another copy of Ack(token) was received."""
         self._note(self._requested.pop(token, 0), now)
+
+    def _limit(self, timing: Timing) -> Duration:
+        """`wait_max`, computed once per timing: it is needed with every acknowledgment."""
+        if timing is not self._timing:
+            self._timing, self._wait_max = timing, wait_max(timing)
+        return self._wait_max
 
     def _note(self, late: Duration, now: Instant) -> None:
         """Keep the largest lateness. A clock that was set back lets nothing fade."""

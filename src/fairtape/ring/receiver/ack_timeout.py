@@ -87,11 +87,13 @@ class AckTimeout:
             self._watched += 1
         if self._watched > self._resilience.highest_ack + 1:
             return NEVER
-        due_at, timing = self._due_at(self._watched), self._formations.of(self._watched).timing
+        formation = self._formations.of(self._watched)
+        timing, scheduled_at = formation.timing, formation.scheduled_at(self._watched)
+        due_at = scheduled_at + timing.one_way_max
         if self._watched <= self._resilience.highest_ack:
             expected_at = self.requests_from(self._watched)
         else:  # delayed, but not beyond the last of its waits, which would end in a failure
-            expected_at = self._possible_at(self._watched) + self._wait(self._watched)
+            expected_at = max(scheduled_at, self._known_at) + self._wait(self._watched)
             expected_at = min(expected_at, due_at + timing.retries_max * timing.retry_period)
         return max(due_at, min(expected_at, self._noted_at + timing.retry_period))
 

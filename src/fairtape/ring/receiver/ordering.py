@@ -48,7 +48,7 @@ class Acknowledgment:
 
     def _join(self) -> None:
         acks = [self.parts[part][0] for part in sorted(self.parts)]
-        self.ranges = tuple(named for ack in acks for named in ack.ranges)
+        self.ranges = acks[0].ranges if len(acks) == 1 else tuple(named for ack in acks for named in ack.ranges)
         self.sent_at = acks[0].sent_at
         self.sequence = acks[0].sequence
 

@@ -6,6 +6,7 @@ reordered.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
@@ -19,9 +20,12 @@ LATE_AFTER: Final = 5 * MILLISECOND
 class ReleaseQueue:
     """Tokens that are complete and not yet committed."""
 
-    def __init__(self, formations: FormationHistory, *, after: int) -> None:
+    def __init__(
+        self, formations: FormationHistory, *, after: int, clock_bound: Callable[[], Duration] = lambda: 0
+    ) -> None:
         """Tokens up to `after` have been released."""
         self._formations = formations
+        self._clock_bound = clock_bound
         self._complete: deque[Ordered] = deque()  # complete, not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting only for the clock
         self._lease_until: Instant = NEVER
@@ -107,7 +111,7 @@ class ReleaseQueue:
         """
         return self._lag
 
-    def due(self, now: Instant, clock_bound: Duration) -> list[Deliver]:
+    def due(self, now: Instant) -> list[Deliver]:
         """What commits now. Tokens without messages are skipped."""
         delivered: list[Deliver] = []
         self.lease_expired = now >= self.lease_until
@@ -127,7 +131,7 @@ class ReleaseQueue:
                     commit_at=commit_at,
                     released_at=now,
                     late=late,
-                    clock_bound=clock_bound,
+                    clock_bound=self._clock_bound(),
                 )
                 delivered.append(Deliver(ordered, release))
         return delivered

@@ -6,7 +6,6 @@ acknowledgment until the next site shows that it has accepted the token. TRMP 20
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.load import SiteLoad
@@ -16,50 +15,33 @@ from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
 from fairtape.wire.frames import ACK_PARTS_MAX, Ack, NodeId, Range, ack_ranges_max
 
 
-class Token(Protocol):
-    """One site's side of the token."""
-
-    held: int | None  # the token that this site sends next; it holds everything before it
-
-    def accept(self, token: int, now: Instant) -> None:
-        """It is this site's turn, and it holds everything before `token`."""
-
-    def due_at(self, *, flush: bool) -> Instant:
-        """When to send Ack(held). With `flush`, messages wait for further tokens to commit."""
-
-    def ranges(self, ranges_max: int) -> list[Range]:
-        """What Ack(held) acknowledges."""
-
-    def passed(self, now: Instant) -> None:
-        """Ack(held) was sent: this site gives up the right to acknowledge."""
-
-
-class TimedToken(Token):
-    """The token of TRMP."""
+class TimedToken:
+    """The token of TRMP, as one site sees it. No base class: `isinstance` is called with every acknowledgment."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
         self._formations = formations
         self._buffer = buffer
-        self.held: int | None = None
+        self.held: int | None = None  # the token that this site sends next; it holds everything before it
 
     def accept(self, token: int, now: Instant) -> None:  # noqa: ARG002 - the schedule, not the arrival, decides
+        """It is this site's turn, and it holds everything before `token`."""
         self.held = token
 
     def due_at(self, *, flush: bool) -> Instant:  # noqa: ARG002 - a timed token never waits for messages
-        """t_e, whatever there is to acknowledge."""
+        """When to send Ack(held): at t_e, whatever there is to acknowledge."""
         return NEVER if self.held is None else self._formations.scheduled_at(self.held)
 
     def ranges(self, ranges_max: int) -> list[Range]:
-        """Everything that is not acknowledged yet: a bulk acknowledgment. T-RMP §3."""
+        """What Ack(held) names: everything that is not acknowledged yet, a bulk acknowledgment. T-RMP §3."""
         return self._buffer.unacknowledged(ranges_max)
 
     def passed(self, now: Instant) -> None:  # noqa: ARG002 - the next Ack confirms a timed token
-        """Give the token up."""
+        """Ack(held) was sent: this site gives up the right to acknowledge."""
         self.held = None
 
 
-class EventToken(Token):
-    """The token of RMP."""
+class EventToken:
+    """The token of RMP, with the same interface and its repetition."""
 
     def __init__(self, *, formations: FormationHistory, buffer: ReceiveBuffer) -> None:
         self._formations = formations
@@ -76,7 +58,7 @@ class EventToken(Token):
         self.held = token
 
     def due_at(self, *, flush: bool) -> Instant:
-        """At once if there is a message; with `flush`, a little later and empty."""
+        """At once if there is a message; with `flush`, while messages wait for a commit, a little later and empty."""
         if self.held is None:
             return NEVER
         if self._buffer.has_unacknowledged:
