@@ -123,7 +123,11 @@ class TraceCalls:
 
 
 class SourceReplies:
-    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes."""
+    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes.
+
+    They name the formation of the next token. A planned one is known long before its first token, and a source that
+    heard of it would ignore the acknowledgments that precede that.
+    """
 
     def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
@@ -135,7 +139,7 @@ class SourceReplies:
     ) -> tuple[Send, ...]:
         """A source that repeats an acknowledged block missed the acknowledgment, or asks what is settled."""
         ordering = self._ordering
-        formation = ordering.formations.latest
+        formation = ordering.formation
         stream = ordering.buffer.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked:
             return ()
@@ -149,7 +153,7 @@ class SourceReplies:
         ordering = self._ordering
         progress = Progress(
             ordering.stripe,
-            ordering.formations.latest.number,
+            ordering.formation.number,
             self._me,
             stream.incarnation,
             stream.acked,
@@ -163,7 +167,7 @@ class SourceReplies:
 
         Reordering alone makes holes that close by themselves. A request for them would close the window of the source.
         """
-        delay = self._ordering.formations.latest.timing.request_delay
+        delay = self._ordering.formation.timing.request_delay
         old = False
         for stream in self._ordering.buffer.with_holes():
             if stream.hole_at != stream.next:
@@ -178,7 +182,7 @@ class SourceReplies:
         has dropped the blocks of the hole learns that they are lost.
         """
         ordering = self._ordering
-        formation = ordering.formations.latest
+        formation = ordering.formation
         asked = []
         for stream in ordering.buffer.with_holes():
             if now - stream.hole_since < formation.timing.request_delay:
@@ -509,7 +513,7 @@ class Receiver:
     def _is_token_site(self, now: Instant) -> bool:
         if self._token.held is not None:
             return True
-        formation = self._formations.latest
+        formation = self._ordering.formation
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
