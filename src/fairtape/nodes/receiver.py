@@ -349,7 +349,7 @@ class Receiver:
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start working in a formation: create the state that belongs to one formation."""
         self._resilience = Resilience(self._formations)
-        self._loads = LoadReports(formation.timing.token_period)
+        self._loads = LoadReports()
         self._token = token_for(self._formations, self._buffer)
         self._recoveries = Recoveries(
             timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
@@ -542,7 +542,7 @@ class Receiver:
         message = decode_control(datagram)
         if message.stripe != self._stripe:
             raise Malformed("other stripe")
-        if not self._formations.has(message.formation):
+        if not self._knows_formation_of(message):
             refusal: str | None = "foreign"
         else:
             refusal = self._authenticator.refusal(message, datagram, fresh=not isinstance(message, Ack))
@@ -563,6 +563,14 @@ class Receiver:
                     self._token.confirmed(message.token)
             case _:
                 raise Malformed("not for a site")
+
+    def _knows_formation_of(self, message: Control) -> bool:
+        """A site that knows a planned formation may send a request to one that does not yet.
+
+        It is answered: each acknowledgment and block of the answer proves itself.
+        """
+        later = isinstance(message, Request) and message.formation > self._formations.latest.number
+        return later or self._formations.has(message.formation)
 
     def _receive_ack(self, ack: Ack, datagram: bytes, now: Instant) -> None:
         outcome = self._ordering.accept(ack, datagram)
@@ -660,17 +668,19 @@ class Receiver:
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
+        formation = self._formations.of(token)
+        load = SiteLoad(self._lag(token, now), self._backlog())
         acks = write_acks(
             token,
             self._token.ranges(ranges_max(self._datagram_max)),
-            formation=self._formations.of(token),
+            formation=formation,
             stripe=self._stripe,
             me=self.me,
             sequence=self._ordering.next_sequence,
             buffer=self._buffer,
             datagram_max=self._datagram_max,
             clock_bound=self._clock_bound(),
-            load=self._loads.worst(SiteLoad(self._lag(token, now), self._backlog())),
+            load=self._loads.worst(load, formation.timing.token_period),
             now=now,
         )
         datagrams = [self._authenticator.for_sites(ack) for ack in acks]
@@ -689,13 +699,15 @@ class Receiver:
     def _lag(self, token: int, now: Instant) -> Duration:
         """How far this site is behind: by its last release, or because this acknowledgment endangers the next ones.
 
-        An acknowledgment that is late by half of the commit delay counts like a release at its target, whatever made
-        it late: what it names has little time left to be repaired.
+        An acknowledgment that is late by half of what the commit delay has besides its K tokens counts like a release
+        at its target, whatever made it late: what it names has little time left to be repaired.
         """
         formation = self._formations.of(token)
         if not formation.timed:
             return 0
-        behind = now - formation.scheduled_at(token) - formation.timing.commit_delay // 2
+        timing = formation.timing
+        spare = max(timing.commit_delay - formation.resilience * timing.token_period, timing.token_period)
+        behind = now - formation.scheduled_at(token) - spare // 2
         return max(self._releases.lag, behind + LAG_TARGET, 0)
 
     # Recovery.

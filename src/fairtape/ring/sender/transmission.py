@@ -323,8 +323,9 @@ class Transmission:
             self._probe_delay = self._resend_delay
             self._probe_at = now + self._probe_delay
 
-    def ack_received(self, token: int) -> None:
+    def ack_received(self, token: int, now: Instant) -> None:
         """Ack(token) was received: what was acknowledged K tokens before it is settled."""
+        self._window.token_period.note(token, now)
         self._settle(lambda: self._kept.ack_received(token))
 
     def settled(self, end: int) -> None:
