@@ -223,6 +223,33 @@ FAULTS: Final = (
         ),
     ),
     Fault(
+        name="news of a formation to come",
+        rule="A source learns of a formation by the tokens of that formation, not when it is planned.",
+        file="ring/receiver/ordering.py",
+        old="return self.formations.of(self.complete_through + 1)",
+        new="return self.formations.latest",
+        tests=(
+            "unit/nodes/test_planned_formation.py",
+            "simulation/test_overload_run.py::test_a_pace_that_changes_under_overload_starves_no_source",
+        ),
+    ),
+    Fault(
+        name="K tokens counted as time for repairs",
+        rule="An acknowledgment is late by what the commit delay has besides its K tokens.",
+        file="nodes/receiver.py",
+        old="spare = max(timing.commit_delay - formation.resilience * timing.token_period, timing.token_period)",
+        new="spare = timing.commit_delay",
+        tests=("simulation/test_overload_run.py::test_with_more_holders_the_sources_are_slowed_in_time",),
+    ),
+    Fault(
+        name="a configured token period",
+        rule="At a slower pace a source regulates to the period that the token has.",
+        file="ring/sender/window.py",
+        old="self.present = before * self._configured",
+        new="pass",
+        tests=("unit/ring/test_window.py",),
+    ),
+    Fault(
         name="a relayed load relayed again",
         rule="A member passes on only what another one reports of itself.",
         file="ring/load.py",
