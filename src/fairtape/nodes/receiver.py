@@ -542,7 +542,7 @@ class Receiver:
         message = decode_control(datagram)
         if message.stripe != self._stripe:
             raise Malformed("other stripe")
-        if not self._knows_formation_of(message):
+        if not self._formations.has(message.formation):
             refusal: str | None = "foreign"
         else:
             refusal = self._authenticator.refusal(message, datagram, fresh=not isinstance(message, Ack))
@@ -563,14 +563,6 @@ class Receiver:
                     self._token.confirmed(message.token)
             case _:
                 raise Malformed("not for a site")
-
-    def _knows_formation_of(self, message: Control) -> bool:
-        """A site that knows a planned formation may send a request to one that does not yet.
-
-        It is answered: each acknowledgment and block of the answer proves itself.
-        """
-        later = isinstance(message, Request) and message.formation > self._formations.latest.number
-        return later or self._formations.has(message.formation)
 
     def _receive_ack(self, ack: Ack, datagram: bytes, now: Instant) -> None:
         outcome = self._ordering.accept(ack, datagram)

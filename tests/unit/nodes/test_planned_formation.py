@@ -4,7 +4,7 @@ from fairtape.core.effects import Recovered
 from fairtape.core.instants import SECOND, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
-from fairtape.wire.frames import Hole, Progress, Request
+from fairtape.wire.frames import Hole, Progress
 from unit.ring.ring_values import KEYS, STARTS_AT, TIMING, Signer, block, controls, formation, named, receive
 
 PRESENT = formation()
@@ -12,7 +12,7 @@ PLANNED = formation(number=8, first_token=101, starts_at=PRESENT.scheduled_at(10
 T_R = TIMING.retry_period
 
 
-def site(me: int, *, planned: bool = True) -> ReconfigurableReceiver:
+def site(me: int) -> ReconfigurableReceiver:
     made = ReconfigurableReceiver(
         me=me,
         formation=PRESENT,
@@ -23,15 +23,14 @@ def site(me: int, *, planned: bool = True) -> ReconfigurableReceiver:
         authenticator=MessageAuthenticator(me=me, keys=KEYS, peers=KEYS.sites, first_serial=1),
     )
     made.renew_lease(STARTS_AT + SECOND, STARTS_AT - SECOND)
-    if planned:
-        made.take_over(PLANNED, STARTS_AT - SECOND, active=True)
+    made.take_over(PLANNED, STARTS_AT - SECOND, active=True)
     made.drain()
     return made
 
 
-def acknowledged(me: int, now: Instant, *, planned: bool = True) -> ReconfigurableReceiver:
+def acknowledged(me: int, now: Instant) -> ReconfigurableReceiver:
     """A site that holds a block, acknowledged by Ack(1)."""
-    made = site(me, planned=planned)
+    made = site(me)
     receive(made, block(1), now - 1)
     receive(made, Signer().ack(PRESENT, 1, 1, [named(1)]), now)
     made.drain()
@@ -50,15 +49,3 @@ def test_a_hole_names_the_formation_of_the_next_token() -> None:
     holder.receive(block(3), STARTS_AT - T_R)
     holder.wake(STARTS_AT - T_R + TIMING.request_delay)
     assert [each.formation for each in controls(holder.drain()) if isinstance(each, Hole)] == [PRESENT.number]
-
-
-def test_a_request_that_names_a_planned_formation_is_answered_by_a_site_that_does_not_know_it() -> None:
-    asked = acknowledged(2, STARTS_AT, planned=False)
-    receive(asked, Signer().sign(Request(0, PLANNED.number, 3, (1,), ())), STARTS_AT + 1)
-    assert (asked.counts["requests"], asked.counts["repairs"], asked.counts["foreign"]) == (1, 1, 0)
-
-
-def test_an_acknowledgment_of_a_formation_that_a_site_does_not_know_is_refused() -> None:
-    asked = acknowledged(2, STARTS_AT, planned=False)
-    receive(asked, Signer().ack(PLANNED, 101, 2), STARTS_AT + 1)
-    assert asked.counts["foreign"] == 1
