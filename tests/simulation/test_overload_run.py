@@ -18,7 +18,7 @@ from fairtape.simulation import world
 from fairtape.simulation.checkers import LATE_AFTER
 from fairtape.simulation.overload import FIXED_SHARE_MAX, RANGES, draw
 from fairtape.simulation.overload_checkers import Expectation, LateIsMarked, SlowedWithinASecond
-from fairtape.simulation.overload_run import run_overload
+from fairtape.simulation.overload_run import OverloadedCluster, run_overload
 from fairtape.simulation.processors import SLICE_UNBOUNDED
 from fairtape.simulation.ring_run import RunOutcome
 from fairtape.simulation.world import Violation
@@ -47,6 +47,22 @@ def test_after_the_overload_everything_published_is_delivered(seed: int) -> None
     outcome = outcome_of(seed)
     assert outcome.messages > 0
     assert outcome.all_delivered or (outcome.reforming and not draw(seed).healing)
+
+
+@pytest.mark.parametrize("seed", [74, 173])
+def test_a_pace_that_changes_under_overload_starves_no_source(seed: int) -> None:
+    """Sites know the formation of the slower token long before its first token."""
+    overload = OverloadedCluster(draw(seed))
+    overload.run()
+    assert len({each.timing.token_period for each in overload.checkers.formations()}) > 1
+    assert overload.slowed.missed() is None
+
+
+def test_with_more_holders_the_sources_are_slowed_in_time() -> None:
+    """With K = 1 a commit waits for one more token, which is no time for repairs."""
+    overload = OverloadedCluster(replace(draw(191), pace=None))
+    overload.run()
+    assert overload.slowed.missed() is None
 
 
 def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:

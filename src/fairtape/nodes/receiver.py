@@ -123,7 +123,11 @@ class TraceCalls:
 
 
 class SourceReplies:
-    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes."""
+    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes.
+
+    They name the formation of the next token. A planned one is known long before its first token, and a source that
+    heard of it would ignore the acknowledgments that precede that.
+    """
 
     def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
         self._me = me
@@ -135,7 +139,7 @@ class SourceReplies:
     ) -> tuple[Send, ...]:
         """A source that repeats an acknowledged block missed the acknowledgment, or asks what is settled."""
         ordering = self._ordering
-        formation = ordering.formations.latest
+        formation = ordering.formation
         stream = ordering.buffer.find((frame.source, frame.incarnation))
         if stream is None or frame.first + frame.count > stream.acked:
             return ()
@@ -149,7 +153,7 @@ class SourceReplies:
         ordering = self._ordering
         progress = Progress(
             ordering.stripe,
-            ordering.formations.latest.number,
+            ordering.formation.number,
             self._me,
             stream.incarnation,
             stream.acked,
@@ -163,7 +167,7 @@ class SourceReplies:
 
         Reordering alone makes holes that close by themselves. A request for them would close the window of the source.
         """
-        delay = self._ordering.formations.latest.timing.request_delay
+        delay = self._ordering.formation.timing.request_delay
         old = False
         for stream in self._ordering.buffer.with_holes():
             if stream.hole_at != stream.next:
@@ -178,7 +182,7 @@ class SourceReplies:
         has dropped the blocks of the hole learns that they are lost.
         """
         ordering = self._ordering
-        formation = ordering.formations.latest
+        formation = ordering.formation
         asked = []
         for stream in ordering.buffer.with_holes():
             if now - stream.hole_since < formation.timing.request_delay:
@@ -345,7 +349,7 @@ class Receiver:
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start working in a formation: create the state that belongs to one formation."""
         self._resilience = Resilience(self._formations)
-        self._loads = LoadReports(formation.timing.token_period)
+        self._loads = LoadReports()
         self._token = token_for(self._formations, self._buffer)
         self._recoveries = Recoveries(
             timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
@@ -509,7 +513,7 @@ class Receiver:
     def _is_token_site(self, now: Instant) -> bool:
         if self._token.held is not None:
             return True
-        formation = self._formations.latest
+        formation = self._ordering.formation
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
@@ -656,17 +660,19 @@ class Receiver:
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
+        formation = self._formations.of(token)
+        load = SiteLoad(self._lag(token, now), self._backlog())
         acks = write_acks(
             token,
             self._token.ranges(ranges_max(self._datagram_max)),
-            formation=self._formations.of(token),
+            formation=formation,
             stripe=self._stripe,
             me=self.me,
             sequence=self._ordering.next_sequence,
             buffer=self._buffer,
             datagram_max=self._datagram_max,
             clock_bound=self._clock_bound(),
-            load=self._loads.worst(SiteLoad(self._lag(token, now), self._backlog())),
+            load=self._loads.worst(load, formation.timing.token_period),
             now=now,
         )
         datagrams = [self._authenticator.for_sites(ack) for ack in acks]
@@ -685,13 +691,15 @@ class Receiver:
     def _lag(self, token: int, now: Instant) -> Duration:
         """How far this site is behind: by its last release, or because this acknowledgment endangers the next ones.
 
-        An acknowledgment that is late by half of the commit delay counts like a release at its target, whatever made
-        it late: what it names has little time left to be repaired.
+        An acknowledgment that is late by half of what the commit delay has besides its K tokens counts like a release
+        at its target, whatever made it late: what it names has little time left to be repaired.
         """
         formation = self._formations.of(token)
         if not formation.timed:
             return 0
-        behind = now - formation.scheduled_at(token) - formation.timing.commit_delay // 2
+        timing = formation.timing
+        spare = max(timing.commit_delay - formation.resilience * timing.token_period, timing.token_period)
+        behind = now - formation.scheduled_at(token) - spare // 2
         return max(self._releases.lag, behind + LAG_TARGET, 0)
 
     # Recovery.

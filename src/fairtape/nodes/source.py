@@ -91,7 +91,9 @@ class Source:
             resend_delay=timing.slowed(pace_max, resilience).resend_delay,  # it does not learn of formations
             round_trip=timing.retry_period - timing.request_delay,
             resilience=resilience,
-            window=SendWindow(token_period=timing.token_period, packet_max=datagram_max, maximum=window_max),
+            window=SendWindow(
+                token_period=timing.token_period, packet_max=datagram_max, maximum=window_max, pace_max=pace_max
+            ),
             pace=SendPace(bytes_per_s_max),
         )
 
@@ -239,7 +241,7 @@ class Source:
         if not self._transmission.enter(ack.formation, now):
             return "outdated"
         self._transmission.acknowledged(through, ack.token, now, load=SiteLoad.in_ack(ack))
-        self._transmission.ack_received(ack.token)
+        self._transmission.ack_received(ack.token, now)
         if self._transmission.queued:
             self._pump(now)
         return "acks"

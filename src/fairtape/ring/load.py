@@ -49,10 +49,9 @@ NO_LOAD: Final = SiteLoad()
 class LoadReports:
     """What the members of one formation last reported of themselves."""
 
-    __slots__ = ("_heard", "_token_period")
+    __slots__ = ("_heard",)
 
-    def __init__(self, token_period: Duration) -> None:
-        self._token_period = token_period
+    def __init__(self) -> None:
         self._heard: dict[NodeId, SiteLoad] = {}  # at most one for each member; those without any load are not kept
 
     def heard(self, ack: Ack) -> None:
@@ -63,8 +62,7 @@ class LoadReports:
         else:
             self._heard[ack.sender] = load
 
-    def worst(self, own: SiteLoad) -> tuple[SiteLoad, bool]:
+    def worst(self, own: SiteLoad, token_period: Duration) -> tuple[SiteLoad, bool]:
         """The load to report: that of the most loaded member, and whether that is another one than this site."""
-        period = self._token_period
-        worst = max(self._heard.values(), key=lambda load: load.excess(period), default=NO_LOAD)
-        return (worst, True) if worst.excess(period) > own.excess(period) else (own, False)
+        worst = max(self._heard.values(), key=lambda load: load.excess(token_period), default=NO_LOAD)
+        return (worst, True) if worst.excess(token_period) > own.excess(token_period) else (own, False)

@@ -18,6 +18,7 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, I
 from fairtape.core.timing import Timing, profile
 from fairtape.ring.membership.topology import PaceRule
 from fairtape.simulation.configuration import FIRST_SITE, FIRST_SOURCE, chance_for
+from fairtape.simulation.fault_schedule import draw_pace
 from fairtape.simulation.processors import SLICE_MAX, CompetingLoad, Costs
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
@@ -214,6 +215,7 @@ def draw(seed: int, *, load: float | None = None, slice_max: int = SLICE_MAX) ->
         datagram_max=int(wanted * ranges.block_period / SECOND),
         load=chance.choice(LOADS) if load is None else load,
         period=period,
+        pace=_draw_pace(chance_for("pace", seed)) if healing else None,
     )
     return _scaled(drawn, wanted)
 
@@ -234,6 +236,15 @@ def _draw_places(
 def _draw_slowness(chance: Random, processors: int) -> Iterator[float]:
     for _ in range(processors):
         yield chance.choice((1.0, 1.0, 1.3, 2.0))
+
+
+def _draw_pace(chance: Random) -> PaceRule | None:
+    """None, the rule of a fault schedule, or one in the proportions of the default: only the windows are shorter."""
+    rule, default = draw_pace(chance), PaceRule()
+    if rule is not None or chance.random() < 0.5:
+        return rule
+    window = chance.randint(100, 400) * MILLISECOND
+    return replace(default, window=window, quiet_period=window * (default.quiet_period // default.window))
 
 
 def _draw_loads(

@@ -39,7 +39,7 @@ def sender(
 def acknowledge(sending: Transmission, through: int, token: int = 1, *, load: SiteLoad = NO_LOAD) -> None:
     """What a source does on Ack(token) of the current formation."""
     sending.acknowledged(through, token, NOW, load=load)
-    sending.ack_received(token)
+    sending.ack_received(token, NOW)
 
 
 def kept_and_in_flight(resilience: int, *, kept: int, flight: int = 0) -> tuple[Transmission, list[bytes]]:

@@ -45,24 +45,24 @@ def test_what_exceeds_the_field_is_reported_as_its_maximum() -> None:
 
 
 def test_a_member_reports_the_most_loaded_one_that_it_knows() -> None:
-    reports = LoadReports(PERIOD)
-    assert reports.worst(SLOW) == (SLOW, False)
+    reports = LoadReports()
+    assert reports.worst(SLOW, PERIOD) == (SLOW, False)
     reports.heard(report(2, SLOWER))
-    assert reports.worst(SLOW) == (SLOWER, True)
+    assert reports.worst(SLOW, PERIOD) == (SLOWER, True)
     reports.heard(report(3, SLOW))
-    assert reports.worst(NO_LOAD) == (SLOWER, True)
+    assert reports.worst(NO_LOAD, PERIOD) == (SLOWER, True)
 
 
 def test_a_report_replaces_the_one_before() -> None:
-    reports = LoadReports(PERIOD)
+    reports = LoadReports()
     for load in (SLOWER, SLOW, NO_LOAD):
         reports.heard(report(2, load))
-        assert reports.worst(NO_LOAD) == (load, load is not NO_LOAD)
+        assert reports.worst(NO_LOAD, PERIOD) == (load, load is not NO_LOAD)
 
 
 def test_a_relayed_report_is_not_relayed_again() -> None:
     """Otherwise two members would repeat each other's load forever."""
-    reports = LoadReports(PERIOD)
+    reports = LoadReports()
     reports.heard(report(2, SLOW))
     reports.heard(report(2, SLOWER, relayed=True))
-    assert reports.worst(NO_LOAD) == (NO_LOAD, False)
+    assert reports.worst(NO_LOAD, PERIOD) == (NO_LOAD, False)

@@ -27,7 +27,7 @@ def test_an_acknowledgment_k_tokens_later_settles_what_was_kept() -> None:
     assert sending.kept == 2
     acknowledge(sending, 3, 3)
     assert sending.kept == 2  # Ack(3) settles what Ack(1) named
-    sending.ack_received(5)
+    sending.ack_received(5, NOW)
     assert sending.idle
 
 
@@ -119,7 +119,7 @@ def test_the_first_acknowledgment_of_a_later_formation_covers_what_it_knows() ->
     sending.enter(FORMATION + 1, NOW)
     acknowledge(sending, 4, 9)
     assert (sending.kept, sending.in_flight) == (4, 0)
-    sending.ack_received(10)
+    sending.ack_received(10, NOW)
     assert sending.idle
 
 

@@ -16,6 +16,7 @@ from fairtape.ring.sender.window import (
     Limit,
     SendPace,
     SendWindow,
+    TokenPeriod,
     packet_size,
     window_max_of,
 )
@@ -200,3 +201,37 @@ def test_a_clock_that_is_set_back_holds_nothing_back_for_longer_than_a_burst() -
 def test_a_packet_is_never_larger_than_the_available_window() -> None:
     assert packet_size(offered=10_000, window=4_000, available=300, packet_min=256, packet_max=PACKET) == 300
     assert packet_size(offered=10_000, window=4_000, available=255, packet_min=256, packet_max=PACKET) is None
+
+
+def paced_period(pace: int, *, pace_max: int = 3, tokens: int = 64, late: int = 0) -> TokenPeriod:
+    """What a source measures of a token at this pace, every other acknowledgment of which is late."""
+    period = TokenPeriod(PERIOD, pace_max)
+    for token in range(1, tokens):
+        period.note(token, NOW + token * pace * PERIOD + token % 2 * late)
+    return period
+
+
+@given(st.integers(1, 3), st.integers(0, 35 * MILLISECOND))
+def test_a_source_measures_the_pace_though_acknowledgments_are_late(pace: int, late: int) -> None:
+    assert paced_period(pace, late=late).present == pace * PERIOD
+
+
+def test_the_measured_period_is_at_most_the_slowest_that_is_allowed() -> None:
+    assert paced_period(3, pace_max=1).present == PERIOD
+    assert paced_period(9).present == 3 * PERIOD
+
+
+def test_one_long_gap_does_not_change_the_measured_period() -> None:
+    """A reformation, or a clock that was set."""
+    period = paced_period(1)
+    for token in range(64, 99):
+        period.note(token, NOW + token * PERIOD + SECOND)
+        assert period.present == PERIOD
+
+
+def test_a_window_sends_itself_in_the_measured_period_and_may_grow_with_it() -> None:
+    window = SendWindow(token_period=PERIOD, packet_max=PACKET, pace_max=3)
+    rate = window.bytes_per_s
+    for token in range(1, 64):
+        window.token_period.note(token, NOW + 2 * token * PERIOD)
+    assert (window.bytes_per_s, window.maximum) == (rate // 2, window_max_of(2 * PERIOD))

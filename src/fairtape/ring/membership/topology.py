@@ -77,7 +77,7 @@ class Topology:
     @property
     def pace_max(self) -> int:
         """How many times its configured period the token may take."""
-        return 1 if self.pace is None else PACE_MAX
+        return PACE_MAX if self.pace is not None and self.timed else 1
 
     def __post_init__(self) -> None:
         numbers = [loop.number for loop in self.loops]

@@ -7,6 +7,7 @@ in any order and in parts; tokens enter the order strictly one after the other.
 from typing import Final
 
 from fairtape.core.effects import Ordered, Span
+from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
 from fairtape.wire.frames import Ack, Malformed, Range
@@ -72,6 +73,11 @@ class Ordering:
         self._dropped_through = after
         self.complete_through = after
         self.next_sequence = next_sequence
+
+    @property
+    def formation(self) -> Formation:
+        """The formation of the next token."""
+        return self.formations.of(self.complete_through + 1)
 
     def accept(self, ack: Ack, datagram: bytes) -> str:
         """Add one part of an acknowledgment. Returns a counter name."""

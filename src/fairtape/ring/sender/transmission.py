@@ -323,13 +323,14 @@ class Transmission:
             self._probe_delay = self._resend_delay
             self._probe_at = now + self._probe_delay
 
-    def ack_received(self, token: int) -> bool:
+    def ack_received(self, token: int, now: Instant) -> bool:
         """Ack(token) was received: what was acknowledged K tokens before it is settled, if any."""
+        self._window.token_period.note(token, now)
         return self._note_settled(new=self._kept.ack_received(token))
 
     def ack_verified(self, formation: int, token: int) -> bool:
         """Ack(token) of this formation exists, and need not name this source; whether it settled anything."""
-        return formation == self._formation and self.ack_received(token)
+        return formation == self._formation and self._note_settled(new=self._kept.ack_received(token))
 
     @property
     def settling_token(self) -> int | None:

@@ -12,13 +12,16 @@ The law is that of a delay-based congestion control (additive increase, proporti
 the window grows by a constant while x <= 1, and shrinks by (1 - 1/x) / 2 of itself while x > 1, at most once until the
 sites can have noticed. Sources that share a site get the same reports, grow by the same amount and shrink by the same
 fraction, so their windows converge.
+
+A token period here is the one that the token has now. Where the pace may change (decision 51, Pace), a source measures
+it: it does not learn of formations.
 """
 
 from collections import Counter
 from enum import Enum
 from typing import Final
 
-from fairtape.core.instants import SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.ring.load import LAG_TARGET, SiteLoad
 
 PACKET_MIN: Final = 256
@@ -31,6 +34,8 @@ GROWTH_PERIOD: Final = 8 * SECOND  # in which a window would grow from nothing t
 GROWTH_DIVISOR: Final = 64  # a window also grows by this part of itself in each token period
 GROWTH_STEPS_MAX: Final = 4  # token periods for which it grows at one acknowledgment
 BURST_MAX: Final = 128 << 10  # bytes that leave at once: two UDP_SEGMENT trains of full datagrams
+MEASURED_PERIOD: Final = 80 * MILLISECOND  # of tokens at the configured period: twice as long as a site may be late
+MEASURED_TOKENS_MIN: Final = 8
 
 
 def packet_size(*, offered: int, window: int, available: int, packet_min: int, packet_max: int) -> int | None:
@@ -58,11 +63,44 @@ class Limit(Enum):
     SILENCE = "acknowledgments do not arrive"
 
 
+class TokenPeriod:
+    """How long the token takes now: the configured period, or a multiple of it (decision 51, Pace).
+
+    A source does not learn of formations, so it measures this by the instants of acknowledgments. These may be late, so
+    it measures over many tokens, and a change counts if it was measured twice in a row.
+    """
+
+    __slots__ = ("_configured", "_measured", "_pace_max", "_token", "_token_at", "_tokens_min", "present")
+
+    def __init__(self, configured: Duration, pace_max: int = 1) -> None:
+        self.present = configured
+        self._configured = configured
+        self._pace_max = pace_max
+        self._tokens_min = max(MEASURED_PERIOD // configured, MEASURED_TOKENS_MIN)
+        self._measured = 1  # the last multiple
+        self._token = 0  # where the present measurement began
+        self._token_at: Instant = 0
+
+    def note(self, token: int, now: Instant) -> None:
+        """Ack(token) was received."""
+        passed = token - self._token
+        if passed < self._tokens_min:
+            return
+        multiple = round((now - self._token_at) / (passed * self._configured))
+        before, self._measured = self._measured, min(max(multiple, 1), self._pace_max)
+        if self._measured == before:
+            self.present = before * self._configured
+        self._token, self._token_at = token, now
+
+
 class SendWindow:
     """A sliding window in bytes that opens with acknowledgments and closes with losses and load."""
 
-    def __init__(self, *, token_period: Duration, packet_max: int, maximum: int | None = None) -> None:
-        self.maximum = window_max_of(token_period) if maximum is None else maximum
+    def __init__(
+        self, *, token_period: Duration, packet_max: int, maximum: int | None = None, pace_max: int = 1
+    ) -> None:
+        self.token_period = TokenPeriod(token_period, pace_max)
+        self._maximum = maximum  # configured
         self.minimum = min(WINDOW_MIN, self.maximum)
         self.size = self.minimum
         self.threshold = self.maximum  # below it the window doubles each round, above it grows slowly
@@ -70,12 +108,14 @@ class SendWindow:
         self.limit = Limit.START
         self.held_back_by: Counter[Limit] = Counter()  # acknowledgments before which something was held back
         self.rounds = 0  # all acknowledgments
-        self._token_period = token_period
         self._flight_min = min(2 * packet_max, self.maximum)
-        self._growth = self.maximum * token_period / GROWTH_PERIOD  # bytes per token period
         self._is_full = False  # it held something back since the last acknowledgment
         self._eased_until: Instant = 0  # reports before then precede the effect of the last cut
         self._grown_at: Instant = 0
+
+    @property
+    def maximum(self) -> int:
+        return window_max_of(self.token_period.present) if self._maximum is None else self._maximum
 
     @property
     def flight_max(self) -> int:
@@ -89,7 +129,7 @@ class SendWindow:
     @property
     def bytes_per_s(self) -> int:
         """The rate that sends the window in a token period, and a quarter more, for tokens that come early."""
-        return max(5 * self.size * SECOND // (4 * self._token_period), 1)
+        return max(5 * self.size * SECOND // (4 * self.token_period.present), 1)
 
     def sent(self, size: int) -> None:
         """A packet was sent for the first time."""
@@ -109,23 +149,25 @@ class SendWindow:
         self.rounds += 1
         if was_full:
             self.held_back_by[self.limit] += 1
-        excess = load.excess(self._token_period)
+        period = self.token_period.present
+        excess = load.excess(period)
         if excess > 1:
-            self._ease(excess, now)
+            self._ease(excess, now, period)
             self.limit = Limit.RELEASE_LAG if load.release_lag > LAG_TARGET else Limit.BACKLOG
         elif was_full and self.size < self.threshold:
             self.size = min(self.size + size, self.threshold)
         elif was_full:
-            periods = min(max((now - self._grown_at) / self._token_period, 0.0), GROWTH_STEPS_MAX)
-            growth = int(periods * (self._growth + self.size / GROWTH_DIVISOR)) + 1
-            self.size = min(self.size + growth, self.maximum)
+            periods = min(max((now - self._grown_at) / period, 0.0), GROWTH_STEPS_MAX)
+            maximum = self.maximum
+            growth = int(periods * (maximum * period / GROWTH_PERIOD + self.size / GROWTH_DIVISOR)) + 1
+            self.size = min(self.size + growth, maximum)
         self._grown_at = now
 
-    def _ease(self, excess: float, now: Instant) -> None:
+    def _ease(self, excess: float, now: Instant, period: Duration) -> None:
         """Close the window in proportion to the load, once until the sites can have noticed."""
         if now < self._eased_until:
             return
-        self._eased_until = now + 2 * self._token_period
+        self._eased_until = now + 2 * period
         self._close(self.size - int(self.size * (1 - 1 / excess) / 2), LOADED_WINDOW_MIN)
 
     def hole_reported(self) -> None:
