@@ -82,8 +82,10 @@ def test_the_commit_delay_of_a_profile_grows_with_every_token_that_a_commit_wait
         assert deployment.timing.commit_delay == metro.commit_delay + tokens * metro.token_period
 
 
-def test_the_pace_is_fixed_unless_the_file_says_otherwise(tmp_path: Path) -> None:
-    assert made(tmp_path / "new").topology.pace is None
+def test_the_pace_adapts_on_one_machine_or_where_the_file_says_so(tmp_path: Path) -> None:
+    assert made(tmp_path / "hosts").topology.pace is None
+    assert made(tmp_path / "cities", hosts=(), loops=(2,), cities=("London", "Tokyo")).topology.pace is None
+    assert made(tmp_path / "local", hosts=()).topology.pace == PaceRule()
     adapting = changed(tmp_path / "adapting", 'pace = "fixed"', 'pace = "adapt"')
     assert adapting.topology.pace == PaceRule()
     assert adapting.topology.pace_max == PACE_MAX

@@ -56,12 +56,17 @@ class Draft:
     cities: tuple[str, ...] = ()  # of the sites, which are named after them; delays follow the distances
     loss: float = 0.0  # to inject on every link
     fault_seed: int = 1
-    pace: str = "fixed"  # or "adapt"
+    pace: str | None = None  # "adapt" or "fixed"; None: as `chosen_pace` says
 
     @property
     def sites(self) -> int:
         """The number of sites in all loops."""
         return sum(self.loops)
+
+    @property
+    def chosen_pace(self) -> str:
+        """Sites of one machine compete with its other programs; where delays of cities are injected, nothing adapts."""
+        return self.pace or ("adapt" if self.local and not self.cities else "fixed")
 
     @property
     def local(self) -> bool:
@@ -283,7 +288,7 @@ def _rules(draft: Draft) -> Iterator[str]:
     yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
     yield f'excess = "{draft.excess}"  # when more than K sites fail: "halt", or "continue" with a Break in the order'
     yield f'remedy = "{draft.remedy}"  # a failed site is left out, or "replace"d by a site of its secondary loop'
-    yield f'pace = "{draft.pace}"  # "adapt": the token is slowed where sites release late; "fixed": never'
+    yield f'pace = "{draft.chosen_pace}"  # "adapt": the token is slowed where sites release late; "fixed": never'
     yield ""
 
 
