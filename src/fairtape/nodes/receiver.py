@@ -345,7 +345,7 @@ class Receiver:
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start working in a formation: create the state that belongs to one formation."""
         self._resilience = Resilience(self._formations)
-        self._loads = LoadReports(formation.timing.token_period)
+        self._loads, self._loads_of = LoadReports(formation.timing.token_period), formation.number
         self._token = token_for(self._formations, self._buffer)
         self._recoveries = Recoveries(
             timing=formation.timing, timed=formation.timed, tokens=self._ordering, observe=self._observe
@@ -565,7 +565,9 @@ class Receiver:
         self.counts[outcome] += 1
         if outcome == "ack":
             self._traces.ack_received(ack, now)
-            self._loads.heard(ack)
+            self._begin_loads(ack.token)
+            if ack.formation == self._loads_of:
+                self._loads.heard(ack)
             if ack.token > self._resilience.highest_ack:
                 self._ack_timeout.ack_received(ack.token, ack.sent_at, now)
             self._heard(ack.token, now)
@@ -656,6 +658,7 @@ class Receiver:
         token = self._token.held
         if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
+        self._begin_loads(token)
         acks = write_acks(
             token,
             self._token.ranges(ranges_max(self._datagram_max)),
@@ -681,6 +684,12 @@ class Receiver:
         self._effects.append(Multicast(Channel.CONTROL, datagrams))
         self.counts["acks_sent"] += 1
         return True
+
+    def _begin_loads(self, token: int) -> None:
+        """With the first token of a planned formation, forget the loads: members that have left report no more."""
+        formation = self._formations.of(token)
+        if formation.number > self._loads_of:
+            self._loads, self._loads_of = LoadReports(formation.timing.token_period), formation.number
 
     def _lag(self, token: int, now: Instant) -> Duration:
         """How far this site is behind: by its last release, or because this acknowledgment endangers the next ones.
