@@ -253,8 +253,9 @@ class NodeRuntime:
         control = self._read_control(ready, clock)
         # With a control datagram, read all data that has arrived. What an acknowledgment names was there before it, and
         # a wait looks at control sockets first, so the data sockets are ready, too. A driver that does not wait for
-        # data does not know, and comes back after its gather period only: then all are read.
-        until_empty = bool(control) or collect_data
+        # data does not know, and comes back after its gather period only: then all are read. Where there is no control
+        # socket, an acknowledgment may follow a block in the same one, and must not wait for that period.
+        until_empty = bool(control) or collect_data or not self.transport.control
         taken = self.took_data = self._take_data(None if collect_data else ready, clock, until_empty=until_empty)
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
