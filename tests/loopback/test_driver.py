@@ -388,6 +388,17 @@ def test_gathered_data_is_read_until_none_is_left(meshes: tuple[Mesh, Mesh]) -> 
     assert [number_of(text) for text, _ in ticking.received] == list(range(20))
 
 
+def test_an_acknowledgment_behind_a_block_in_the_same_socket_is_not_gathered(meshes: tuple[Mesh, Mesh]) -> None:
+    """A mesh has one socket for both. Two datagrams of different senders are no train, and both are read at once."""
+    toy = Toy()
+    meshes[0].multicast(Channel.DATA, [datagram(ONE, 1)])
+    meshes[0].multicast(Channel.DATA, [datagram(ONE, 2)])
+    with closing(Driver([NodeRuntime(toy, meshes[1])], SharedClock(), gather_period=3_600 * SECOND)) as driver:
+        while not toy.received:
+            driver.step()
+        assert [number_of(text) for text, _ in toy.received] == [1, 2]
+
+
 def test_checking_for_real_time_does_not_change_the_scheduling() -> None:
     before = os.sched_getscheduler(0)
     assert may_run_in_real_time() in (True, False)

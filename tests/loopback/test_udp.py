@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairtape.core.addresses import Address
 from fairtape.core.errors import UserError
-from fairtape.net.udp import TRAIN_BYTES_MAX, TRAIN_MAX, UdpSocket, bind, trains
+from fairtape.net.udp import KERNEL_OVERHEAD, TRAIN_BYTES_MAX, TRAIN_MAX, UdpSocket, bind, trains
 from loopback.local_peers import collect, within_patience
 
 SO_NO_CHECK = 11
@@ -153,6 +153,21 @@ def test_datagrams_for_a_queue_that_stays_full_are_dropped_and_counted() -> None
     assert len(listener.receive(1_000)) == sender.traffic.sent
     sender.close()
     listener.close()
+
+
+@pytest.mark.parametrize("size", [1, 100, 400, 1_400])
+@pytest.mark.parametrize("train", [False, True], ids=["alone", "in trains"])
+def test_what_was_read_is_about_what_the_kernel_accounted_for(
+    sender: UdpSocket, listener: UdpSocket, size: int, train: bool
+) -> None:
+    """A hundred small datagrams alone count for ten times their size while they wait."""
+    datagrams = [bytes(size)] * 40
+    for each in [datagrams] if train else [[datagram] for datagram in datagrams]:
+        sender.send(each, listener.address)
+    waited = listener.backlog()
+    assert listener.receive(100) == datagrams
+    assert waited / 2 <= 40 * size + listener.receive_calls * KERNEL_OVERHEAD <= 2 * waited
+    assert listener.backlog() == 0
 
 
 def test_the_granted_size_of_the_buffers_is_known(sender: UdpSocket) -> None:

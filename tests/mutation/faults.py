@@ -215,7 +215,7 @@ FAULTS: Final = (
         name="no load in the acknowledgment",
         rule="Ack(e) reports how late its site releases and how much waits there; sources regulate to it.",
         file="nodes/receiver.py",
-        old="load=self._loads.worst(load, formation.timing.token_period),",
+        old="load=self._loads.worst(load, formation.number, formation.timing.token_period),",
         new="load=(SiteLoad(), False),",
         tests=(
             "simulation/test_flow_control.py",

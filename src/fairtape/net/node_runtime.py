@@ -43,7 +43,7 @@ from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.read_rate import ReadRate
 from fairtape.net.transports import Transport
-from fairtape.net.udp import UdpSocket
+from fairtape.net.udp import KERNEL_OVERHEAD, UdpSocket
 from fairtape.ring.receiver.release import LATE_AFTER
 
 SLICE_MAX: Final = 64  # datagrams that are handled without a look at the clock: 0.3 ms of work at full rate
@@ -253,8 +253,9 @@ class NodeRuntime:
         control = self._read_control(ready, clock)
         # With a control datagram, read all data that has arrived. What an acknowledgment names was there before it, and
         # a wait looks at control sockets first, so the data sockets are ready, too. A driver that does not wait for
-        # data does not know, and comes back after its gather period only: then all are read.
-        until_empty = bool(control) or collect_data
+        # data does not know, and comes back after its gather period only: then all are read. Where there is no control
+        # socket, an acknowledgment may follow a block in the same one, and must not wait for that period.
+        until_empty = bool(control) or collect_data or not self.transport.control
         taken = self.took_data = self._take_data(None if collect_data else ready, clock, until_empty=until_empty)
         now = clock.now()  # after reading the sockets: round trips are right only if the datagrams are no later
         if control:
@@ -297,9 +298,10 @@ class NodeRuntime:
 
     def _take_data(self, ready: Collection[int] | None, clock: Clock, *, until_empty: bool) -> bool:
         """Hand the datagrams of the ready data sockets, or of all, to the machine; whether there were any."""
-        size, began_at = 0, clock.now()
+        size, calls, began_at = 0, 0, clock.now()
         for each in self.transport.data:
             if ready is None or each.fd in ready:
+                calls -= each.receive_calls
                 for _ in range(SLICES_MAX):
                     datagrams, more = self._read(each, clock, until_empty=until_empty)
                     if datagrams:
@@ -308,8 +310,9 @@ class NodeRuntime:
                     if not more:
                         break
                     self._do_due(clock)
+                calls += each.receive_calls
         if size:
-            self._read_rate.note(size, clock.now() - began_at)
+            self._read_rate.note(size, clock.now() - began_at, overhead=calls * KERNEL_OVERHEAD)
         return size > 0
 
     def _read(self, source: UdpSocket, clock: Clock, *, until_empty: bool = False) -> tuple[list[bytes], bool]:

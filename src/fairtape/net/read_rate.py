@@ -22,12 +22,12 @@ class ReadRate:
         self._size = RATE_ASSUMED / 1_000
         self._period = SECOND / 1_000
 
-    def note(self, size: int, period: Duration) -> None:
-        """This many bytes were read and handled in this period."""
+    def note(self, size: int, period: Duration, *, overhead: int = 0) -> None:
+        """This many bytes were read and handled in this period; while they waited, they took `overhead` more."""
         if size >= SAMPLE_MIN and period > 0:
-            self._size = DECAY * self._size + size
+            self._size = DECAY * self._size + size + overhead
             self._period = DECAY * self._period + period
 
     def period_for(self, size: int) -> Duration:
-        """How long it will take to read and handle this many bytes."""
+        """How long it will take to read and handle this many bytes, with their overhead."""
         return int(size * self._period / self._size)

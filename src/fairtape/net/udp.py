@@ -27,6 +27,7 @@ REFUSING_MAX: Final = 4_096  # addresses that are remembered to refuse trains
 BUFFER_SIZE: Final = 4 << 20  # requested from the kernel for each direction
 SEND_WAIT_MAX: Final = 1 * MILLISECOND  # how long one `send` may wait for a full queue
 SEND_RETRY_DELAY: Final = 50 * MICROSECOND
+KERNEL_OVERHEAD: Final = 768  # bytes that the kernel adds to a datagram, or to a whole train, that waits; at least
 
 _SOL_UDP: Final = socket.IPPROTO_UDP
 _UDP_SEGMENT: Final = 103
@@ -75,6 +76,7 @@ class UdpSocket:
         "fd",
         "loops_back",
         "receive_buffer",
+        "receive_calls",
         "send_buffer",
         "traffic",
     )
@@ -95,6 +97,7 @@ class UdpSocket:
         self.receive_buffer: Final = _set_buffer(bound, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
         self.send_buffer: Final = _set_buffer(bound, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         self.traffic: Final = Traffic()
+        self.receive_calls = 0  # that took a datagram or a train
 
     def receive(
         self, datagrams_max: int, senders: list[Address] | None = None, *, until_empty: bool = True
@@ -110,6 +113,7 @@ class UdpSocket:
         try:
             while len(datagrams) < datagrams_max:
                 data, ancillary, _, sender = recvmsg(_RECEIVE_MAX, _ANCILLARY_MAX)
+                self.receive_calls += 1
                 if sender == ignored_sender:
                     # A loopback copy costs a call as well, and the limit is for calls.
                     datagrams_max = datagrams_max - 1 if until_empty else 0
@@ -139,7 +143,10 @@ class UdpSocket:
                 give_up_at = self._send_train(train, address, give_up_at)
 
     def backlog(self) -> int:
-        """The bytes of received and unread datagrams, as the kernel accounts for them; 0 where it does not tell."""
+        """The bytes of received and unread datagrams, as the kernel accounts for them; 0 where it does not tell.
+
+        That is `KERNEL_OVERHEAD` more than their size for each datagram or train: for small ones many times their size.
+        """
         try:
             memory = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMORY.size)
         except OSError:

@@ -672,7 +672,7 @@ class Receiver:
             buffer=self._buffer,
             datagram_max=self._datagram_max,
             clock_bound=self._clock_bound(),
-            load=self._loads.worst(load, formation.timing.token_period),
+            load=self._loads.worst(load, formation.number, formation.timing.token_period),
             now=now,
         )
         datagrams = [self._authenticator.for_sites(ack) for ack in acks]

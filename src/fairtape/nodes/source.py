@@ -212,9 +212,14 @@ class Source:
             self._pump(now)
         return bool(self._effects)
 
-    def settling_token(self) -> int | None:
-        """The acknowledgment that settles something of this source; None if nothing is to be settled."""
-        return self._transmission.settling_token
+    @property
+    def formation(self) -> int:
+        """The number of the latest formation that it has heard of; -1: of none."""
+        return self._transmission.formation
+
+    def settling_token(self, formation: int) -> int | None:
+        """The acknowledgment of this formation that settles something of this source; None if none does."""
+        return self._transmission.settling_token if formation == self.formation else None
 
     def receive_reply(self, message: Hole | Progress, datagram: bytes, now: Instant) -> None:
         """Process what a token site replied to this source alone."""

@@ -14,6 +14,7 @@ every source of the group, whichever of them it names. Sources that publish seld
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -43,7 +44,7 @@ class SourceGroup:
         self._effects: list[Effect] = []
         self._deadlines = Deadlines(Source.deadline)
         self._due: deque[Source] = deque()  # sources that wait for their turn in `wake`
-        self._settling = Deadlines(Source.settling_token)  # counts tokens instead of time
+        self._settling: dict[int, Deadlines[Source]] = {}  # by formation; they count tokens instead of time
         for source in members:
             source.on_publish = self._collect
             self._collect(source)
@@ -114,7 +115,7 @@ class SourceGroup:
             if source is not None:
                 concerned = True
                 verified |= source.receive_ack(ack, placed, now)
-                self._settling.note(source)
+                self._note_settling(source)
                 self._collect(source)
         if verified:
             self._settle(ack, now)
@@ -122,19 +123,32 @@ class SourceGroup:
             self.counts["acks_of_others"] += 1
 
     def _settle(self, ack: Ack, now: Instant) -> None:
-        settling = self._settling.due(ack.token)
+        waiting = self._settling.get(ack.formation)
+        settling = [] if waiting is None else waiting.due(ack.token)
         for source in settling:
             if source.ack_verified(ack.formation, ack.token, now):
                 self._collect(source)
-        for source in settling:  # some may wait for a formation that they have not learned of
-            self._settling.note(source)
+            self._note_settling(source)
+
+    def _note_settling(self, source: Source) -> None:
+        """Note which acknowledgment settles something of a source, in the latest formation that it has heard of.
+
+        Apart by formation: after a change, an acknowledgment must not pass thousands of sources that it cannot settle.
+        """
+        number = source.formation
+        if number not in self._settling:
+            if source.settling_token(number) is None:
+                return
+            self._settling = {each: known for each, known in self._settling.items() if known.earliest() is not None}
+            self._settling[number] = Deadlines(partial(Source.settling_token, formation=number))
+        self._settling[number].note(source)
 
     def _receive_reply(self, source: Source | None, message: Hole | Progress, datagram: bytes, now: Instant) -> None:
         if source is None:
             self.counts["other_incarnation"] += 1
             return
         source.receive_reply(message, datagram, now)
-        self._settling.note(source)
+        self._note_settling(source)
         self._collect(source)
 
     # Effects and deadlines.

@@ -49,20 +49,31 @@ NO_LOAD: Final = SiteLoad()
 class LoadReports:
     """What the members of one formation last reported of themselves."""
 
-    __slots__ = ("_heard",)
+    __slots__ = ("_formation", "_heard")
 
     def __init__(self) -> None:
+        self._formation = 0  # of the reports
         self._heard: dict[NodeId, SiteLoad] = {}  # at most one for each member; those without any load are not kept
 
     def heard(self, ack: Ack) -> None:
         """Note the report of a member. One that reports another site's load is less loaded than that one."""
+        if not self._belongs(ack.formation):
+            return
         load = SiteLoad.in_ack(ack)
         if ack.relayed or load == NO_LOAD:
             self._heard.pop(ack.sender, None)
         else:
             self._heard[ack.sender] = load
 
-    def worst(self, own: SiteLoad, token_period: Duration) -> tuple[SiteLoad, bool]:
+    def worst(self, own: SiteLoad, formation: int, token_period: Duration) -> tuple[SiteLoad, bool]:
         """The load to report: that of the most loaded member, and whether that is another one than this site."""
+        self._belongs(formation)
         worst = max(self._heard.values(), key=lambda load: load.excess(token_period), default=NO_LOAD)
         return (worst, True) if worst.excess(token_period) > own.excess(token_period) else (own, False)
+
+    def _belongs(self, formation: int) -> bool:
+        """Whether a report of this formation counts. A later one drops the reports: members that left send no more."""
+        if formation > self._formation:
+            self._formation = formation
+            self._heard.clear()
+        return formation == self._formation

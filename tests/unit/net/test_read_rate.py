@@ -27,3 +27,10 @@ def test_small_and_empty_reads_tell_nothing() -> None:
         rate.note(size, period)
     assert rate.period_for(MIB) == before
     assert rate.period_for(0) == 0
+
+
+def test_what_counts_for_more_while_it_waits_is_read_at_a_higher_rate() -> None:
+    rate = ReadRate()
+    for _ in range(100):
+        rate.note(MIB, 10 * MILLISECOND, overhead=7 * MIB)
+    assert rate.period_for(8 * MIB) == pytest.approx(10 * MILLISECOND, rel=0.01)

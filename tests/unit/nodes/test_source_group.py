@@ -276,6 +276,34 @@ def test_an_acknowledgment_of_another_formation_settles_nothing() -> None:
     assert [source.kept for source in (one, two)] == [0, 0]
 
 
+def test_after_a_change_an_acknowledgment_passes_only_sources_that_have_heard_of_the_formation() -> None:
+    asked: list[NodeId] = []
+
+    class Observed(Source):
+        def ack_verified(self, formation: int, token: int, now: Instant) -> bool:
+            asked.append(self.me)
+            return super().ack_verified(formation, token, now)
+
+    members = [
+        Observed(me=node, keys=KEYS.for_source(node), timing=TIMING, resilience=1, incarnation=1_000 + node)
+        for node in range(FIRST, FIRST + 20)
+    ]
+    group, sites = SourceGroup(members), Sites()
+    for source in members:
+        source.publish([b"a"], NOW)
+    group.receive(sites.ack([acknowledged(source) for source in members]), NOW)
+    for _ in range(3):
+        members[0].publish([b"b"], NOW)
+        group.receive(sites.ack([acknowledged(members[0])], formation=FORMATION + 1), NOW)
+    assert set(asked) <= {members[0].me}
+    # The others learn of it, are acknowledged again, and settled with the next acknowledgment.
+    group.receive(sites.ack([acknowledged(source) for source in members[1:]], formation=FORMATION + 1), NOW)
+    assert [source.kept for source in members[1:]] == [1] * 19
+    members[0].publish([b"c"], NOW)
+    group.receive(sites.ack([acknowledged(members[0])], formation=FORMATION + 1), NOW)
+    assert [source.kept for source in members[1:]] == [0] * 19
+
+
 def test_a_forged_mark_of_one_source_does_not_keep_the_others_from_theirs() -> None:
     group, sites = SourceGroup(sources(2)), Sites()
     for source in group.sources.values():

@@ -46,18 +46,18 @@ def test_what_exceeds_the_field_is_reported_as_its_maximum() -> None:
 
 def test_a_member_reports_the_most_loaded_one_that_it_knows() -> None:
     reports = LoadReports()
-    assert reports.worst(SLOW, PERIOD) == (SLOW, False)
+    assert reports.worst(SLOW, LAYOUT.number, PERIOD) == (SLOW, False)
     reports.heard(report(2, SLOWER))
-    assert reports.worst(SLOW, PERIOD) == (SLOWER, True)
+    assert reports.worst(SLOW, LAYOUT.number, PERIOD) == (SLOWER, True)
     reports.heard(report(3, SLOW))
-    assert reports.worst(NO_LOAD, PERIOD) == (SLOWER, True)
+    assert reports.worst(NO_LOAD, LAYOUT.number, PERIOD) == (SLOWER, True)
 
 
 def test_a_report_replaces_the_one_before() -> None:
     reports = LoadReports()
     for load in (SLOWER, SLOW, NO_LOAD):
         reports.heard(report(2, load))
-        assert reports.worst(NO_LOAD, PERIOD) == (load, load is not NO_LOAD)
+        assert reports.worst(NO_LOAD, LAYOUT.number, PERIOD) == (load, load is not NO_LOAD)
 
 
 def test_a_relayed_report_is_not_relayed_again() -> None:
@@ -65,4 +65,13 @@ def test_a_relayed_report_is_not_relayed_again() -> None:
     reports = LoadReports()
     reports.heard(report(2, SLOW))
     reports.heard(report(2, SLOWER, relayed=True))
-    assert reports.worst(NO_LOAD, PERIOD) == (NO_LOAD, False)
+    assert reports.worst(NO_LOAD, LAYOUT.number, PERIOD) == (NO_LOAD, False)
+
+
+def test_a_later_formation_drops_what_members_reported() -> None:
+    """One that was removed by a planned change reports no more, and would slow the sources forever."""
+    reports = LoadReports()
+    reports.heard(report(2, SLOW))
+    assert reports.worst(NO_LOAD, LAYOUT.number + 1, PERIOD) == (NO_LOAD, False)
+    reports.heard(report(2, SLOW))
+    assert reports.worst(NO_LOAD, LAYOUT.number + 1, PERIOD) == (NO_LOAD, False)

@@ -34,7 +34,7 @@ def window_of(size: int, *, threshold: int | None = None, maximum: int | None = 
     return window
 
 
-def acknowledge(window: SendWindow, size: int, load: SiteLoad = NO_LOAD, now: int = NOW) -> None:
+def acknowledge(window: SendWindow, size: int, load: SiteLoad | None = NO_LOAD, now: int = NOW) -> None:
     """Everything was sent, more waits, and so much is acknowledged."""
     window.sent(size)
     window.held_back()
@@ -131,6 +131,32 @@ def test_a_timeout_restarts_at_the_minimum_with_half_as_threshold() -> None:
     window = window_of(8 * WINDOW_MIN)
     window.timed_out()
     assert (window.size, window.threshold) == (WINDOW_MIN, 4 * WINDOW_MIN)
+
+
+def test_silence_is_the_reason_until_the_window_has_its_threshold_again() -> None:
+    window = window_of(8 * WINDOW_MIN)
+    window.timed_out()
+    assert window.limit is Limit.SILENCE
+    while window.size < window.threshold:
+        assert window.limit is Limit.SILENCE
+        acknowledge(window, window.size)
+    assert window.limit is Limit.START
+
+
+def test_without_a_report_of_load_the_window_grows_no_further_than_its_threshold() -> None:
+    """Progress acknowledges, and reports no load: a source that receives nothing else must not grow into a flood."""
+    window = window_of(2 * WINDOW_MIN, threshold=3 * WINDOW_MIN)
+    for _ in range(100):
+        acknowledge(window, window.size, None)
+    assert window.size == 3 * WINDOW_MIN
+
+
+def test_a_clock_that_is_set_back_does_not_keep_the_window_open() -> None:
+    window = window_of(64 * WINDOW_MIN)
+    acknowledge(window, 1, SiteLoad(release_lag=2 * LAG_TARGET))
+    size = window.size
+    acknowledge(window, 1, SiteLoad(release_lag=2 * LAG_TARGET), NOW - 3_600 * SECOND)
+    assert window.size < size
 
 
 def test_losses_do_not_open_a_window_that_load_has_closed() -> None:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.ring.load import NO_LOAD, SiteLoad
+from fairtape.ring.load import SiteLoad
 from fairtape.ring.sender.retention import Block, RetentionBuffer
 from fairtape.ring.sender.window import BURST_MAX, PACKET_MIN, Limit, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import (
@@ -150,7 +150,7 @@ class Transmission:
         self._queue: deque[OutgoingBatch] = deque()
         self._flight: deque[Block] = deque()  # in the order of their numbers
         self._kept = RetentionBuffer(resilience)
-        self._formation = -1  # the latest one received
+        self.formation = -1  # the latest one received
         self._settled_in = -1  # the last formation in which something was settled
         self._held_back_until: Instant = NEVER  # by the pace or the burst limit
         self._probe_at: Instant = NEVER
@@ -290,9 +290,9 @@ class Transmission:
         A later formation may have begun before what an earlier one acknowledged, so all kept blocks are in flight
         again. They are not retransmitted at once: most are in the order, and the next acknowledgment will cover them.
         """
-        if formation <= self._formation:
-            return formation == self._formation
-        self._formation = formation
+        if formation <= self.formation:
+            return formation == self.formation
+        self.formation = formation
         blocks = self._kept.take_all()
         for block in blocks:
             block.delay = self._resend_delay
@@ -303,8 +303,8 @@ class Transmission:
             self.acked_through = blocks[0].first - 1
         return True
 
-    def acknowledged(self, through: int, token: int, now: Instant, *, load: SiteLoad = NO_LOAD) -> None:
-        """Everything up to `through` is in the order, by Ack(token) at the latest; with the load that it reports."""
+    def acknowledged(self, through: int, token: int, now: Instant, *, load: SiteLoad | None = None) -> None:
+        """Everything up to `through` is in the order, by Ack(token) at the latest; with its load, if reported."""
         if not self.acked_through < through < self.next_number:
             return
         self.acked_through = through
@@ -330,7 +330,7 @@ class Transmission:
 
     def ack_verified(self, formation: int, token: int) -> bool:
         """Ack(token) of this formation exists, and need not name this source; whether it settled anything."""
-        return formation == self._formation and self._note_settled(new=self._kept.ack_received(token))
+        return formation == self.formation and self._note_settled(new=self._kept.ack_received(token))
 
     @property
     def settling_token(self) -> int | None:
@@ -343,7 +343,7 @@ class Transmission:
 
     def _note_settled(self, *, new: bool) -> bool:
         if new:
-            self._settled_in = self._formation
+            self._settled_in = self.formation
         return new
 
     def is_contradicted(self, following: int, token: int) -> bool:

@@ -56,7 +56,7 @@ def window_max_of(token_period: Duration) -> int:
 class Limit(Enum):
     """Why a window is no larger."""
 
-    START = "it is still growing, or at its maximum"
+    START = "the window still grows, or is at its maximum"
     RELEASE_LAG = "releases of a site lag behind their instants"
     BACKLOG = "a site does not keep up with reading"
     LOSS = "blocks are lost"
@@ -139,10 +139,11 @@ class SendWindow:
         """Something waits to be sent that the window, or its rate, holds back."""
         self._is_full = True
 
-    def acknowledged(self, size: int, load: SiteLoad, now: Instant) -> None:
-        """Packets of `size` bytes together were acknowledged, by a site with this load.
+    def acknowledged(self, size: int, load: SiteLoad | None, now: Instant) -> None:
+        """Packets of `size` bytes together were acknowledged, by a site with this load; None: it reports no load.
 
-        The window grows only if it held something back: what was not used has shown nothing.
+        The window grows only if it held something back: what was not used has shown nothing. Without a report it grows
+        no further than to the threshold, because that the sites have time for more is not known.
         """
         self.flight -= size
         was_full, self._is_full = self._is_full, False
@@ -150,22 +151,23 @@ class SendWindow:
         if was_full:
             self.held_back_by[self.limit] += 1
         period = self.token_period.present
-        excess = load.excess(period)
-        if excess > 1:
-            self._ease(excess, now, period)
+        if load is not None and load.excess(period) > 1:
+            self._ease(load.excess(period), now, period)
             self.limit = Limit.RELEASE_LAG if load.release_lag > LAG_TARGET else Limit.BACKLOG
         elif was_full and self.size < self.threshold:
             self.size = min(self.size + size, self.threshold)
-        elif was_full:
+        elif was_full and load is not None:
             periods = min(max((now - self._grown_at) / period, 0.0), GROWTH_STEPS_MAX)
             maximum = self.maximum
             growth = int(periods * (maximum * period / GROWTH_PERIOD + self.size / GROWTH_DIVISOR)) + 1
             self.size = min(self.size + growth, maximum)
         self._grown_at = now
+        if self.limit is Limit.SILENCE and self.size >= self.threshold:
+            self.limit = Limit.START
 
     def _ease(self, excess: float, now: Instant, period: Duration) -> None:
         """Close the window in proportion to the load, once until the sites can have noticed."""
-        if now < self._eased_until:
+        if now < self._eased_until <= now + 2 * period:  # not where the clock was set back
             return
         self._eased_until = now + 2 * period
         self._close(self.size - int(self.size * (1 - 1 / excess) / 2), LOADED_WINDOW_MIN)
