@@ -71,3 +71,14 @@ def test_a_folder_that_is_not_empty_is_refused_before_the_measurement(tmp_path: 
         2,
         f"fairtape: folder {str(tmp_path)!r} holds other files and no deployment; name a new or empty folder\n",
     )
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_measurement(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "new"
+    code, output, errors = run("init", folder)
+    assert (code, output, errors) == (
+        2,
+        "",
+        f"fairtape: folder is {str(folder)!r}, where nothing can be written (Not a directory); name another folder\n",
+    )
