@@ -17,6 +17,7 @@ from fairtape.deployment.operations.profile_measurement import (
     choose_profile,
     measure_profile,
     processor_time,
+    too_fast,
 )
 
 BOTH = ("lan", "metro")
@@ -75,6 +76,13 @@ def test_the_only_candidate_is_taken_and_the_slowest_profile_is_none() -> None:
     choice = choose_profile([METRO], ("metro",))
     assert choice is not None
     assert choice.profile == "metro"
+
+
+def test_a_profile_that_is_too_fast_to_be_measured_is_named() -> None:
+    assert too_fast("lan", sites=3, cores=2) == ""
+    assert too_fast("metro", sites=5, cores=2) == (
+        "; lan was not measured, because 5 sites are too many for it on 2 cores"
+    )
 
 
 def test_too_many_sites_for_every_candidate_are_not_measured() -> None:

@@ -132,7 +132,16 @@ def measure_profile(draft: Draft, step: Callable[[str], None]) -> ProfileChoice:
             if (chosen := choose_profile(runs, candidates)) is not None:
                 break
     assert chosen is not None
-    return chosen
+    return replace(chosen, reason=chosen.reason + too_fast(candidates[0], sites=draft.sites, cores=cores))
+
+
+def too_fast(first: str, *, sites: int, cores: int) -> str:
+    """Which profiles were not measured, because they are faster than the first that these cores may sustain."""
+    names = tuple(PROFILES)
+    faster = names[: names.index(first)]
+    if not faster:
+        return ""
+    return f"; {' and '.join(faster)} was not measured, because {sites} sites are too many for it on {cores} cores"
 
 
 def _unmeasured(candidates: Sequence[str], cause: str) -> ProfileChoice:
