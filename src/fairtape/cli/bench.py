@@ -212,6 +212,9 @@ MEMORY_LABELS: Final = {
     "growth": "growth from the second fifth to the last",
 }
 
+FIXED_MAX: Final = 1e-3  # below it, Python would print an exponent
+SHARE_DIGITS: Final = 6
+
 REAL_TIME_TEXT: Final = {
     True: "granted: other programs do not delay releases",
     False: "refused (needs root or CAP_SYS_NICE): other programs may delay releases",
@@ -660,4 +663,6 @@ def _item(item: str | float | dict[str, float]) -> str:
 def _plain(result: "Result") -> str:
     if isinstance(result, bool):
         return "yes" if result else "no"
+    if isinstance(result, float) and 0 < abs(result) < FIXED_MAX:
+        return f"{result:.{SHARE_DIGITS}f}".rstrip("0")
     return f"{result:,}" if isinstance(result, int | float) else str(result)

@@ -223,6 +223,14 @@ def test_a_status_of_a_process_that_is_gone_counts_as_none(tmp_path: Path) -> No
     assert run.status("s1") is None
 
 
+def test_a_process_is_silent_since_it_last_wrote_its_status(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.silence("s1") == 0
+    StatusFile(run, "s1").close(SITE)
+    os.utime(run.path / "s1.json", (0, 0))
+    assert run.silence("s1") > 1e9
+
+
 @pytest.mark.parametrize("damage", [None, "{", "[]", '{"deaf_to": [], "skew_ns": "x", "quiet": false}'])
 def test_orders_that_are_missing_or_damaged_demand_nothing(tmp_path: Path, damage: str | None) -> None:
     run = RunFolder(tmp_path)
