@@ -48,7 +48,7 @@ LABELS: Final = {
     "lan_idle_core_share": "lan: share of a core that an idle site takes",
     "process_memory_mib": "metro: memory of the largest process, MiB",
     "lan_process_memory_mib": "lan: memory of the largest process, MiB",
-    "deployed_real_time": "these: real-time scheduling of sites (SCHED_RR)",
+    "deployed_real_time": "real-time scheduling of these sites (SCHED_RR)",
     "messages_per_s": "messages/s, delivered by all receivers in one order",
     "bare_messages_per_s": "messages/s, bare UDP with the same packets",
     "ratio": "ratio",

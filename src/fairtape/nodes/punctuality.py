@@ -20,8 +20,8 @@ LATE_MIN: Final = 10  # messages of a window: fewer are no trend
 IN_TIME_PERIOD: Final = 60 * SECOND  # until trouble is reported again
 
 REMEDY: Final = (
-    "another program takes the processor, or this machine is too slow for the profile: stop that program, run fewer"
-    ' sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
+    "another program takes the processor, this machine was paused, or it is too slow for the profile: stop that"
+    ' program, run fewer sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
 )
 ELSEWHERE: Final = "another site or the network was late; see the notices of the other sites"
 

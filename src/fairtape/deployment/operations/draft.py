@@ -147,7 +147,7 @@ def refuse_folder(folder: Path) -> None:
 
 
 def _refuse_unwritable(existing: Path) -> None:
-    """Raise OSError where no file can be made. Known before, so that nobody waits for a measurement in vain."""
+    """Raise OSError where no file can be made: known before a measurement, not only after it."""
     if not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(existing, os.W_OK | os.X_OK):
