@@ -16,7 +16,6 @@ from fairtape.deployment.operations.profile_measurement import (
     ProfileRun,
     choose_profile,
     measure_profile,
-    processor_time,
     too_fast,
 )
 
@@ -108,10 +107,3 @@ def test_the_table_has_a_row_for_each_profile_and_dashes_where_nothing_was_measu
         "lan      2.7 ms            -           -       -         -                 -",
         "metro    35 ms             3 of 4,000  0       2         5%                10%",
     ]
-
-
-def test_the_processor_time_of_a_process_is_read_and_of_an_ended_one_is_none() -> None:
-    before = processor_time(os.getpid())
-    while processor_time(os.getpid()) == before:
-        pass
-    assert processor_time(1 << 30) == 0

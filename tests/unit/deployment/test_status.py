@@ -21,7 +21,7 @@ from fairtape.deployment.status import (
     decode_status,
     encode_status,
 )
-from fairtape.deployment.status_files import RunFolder, StatusFile, incarnation_of
+from fairtape.deployment.status_files import RunFolder, StatusFile, cpu_seconds, incarnation_of
 from fairtape.edge.status import PublisherStatus, RemulticastCounts, ReplayCounts, RetransmitStatus, RetransmitterCounts
 from unit.deployment.status_values import load_status, reformer_status, site_status
 
@@ -242,3 +242,10 @@ def test_orders_that_are_missing_or_damaged_demand_nothing(tmp_path: Path, damag
     else:
         (run.path / "s1.orders.json").write_text(damage)
     assert run.controls("s1") == DrillControls()
+
+
+def test_the_processor_time_of_a_process_is_read_and_of_an_ended_one_is_none() -> None:
+    before = cpu_seconds(os.getpid())
+    while cpu_seconds(os.getpid()) == before:
+        pass
+    assert cpu_seconds(1 << 22) == 0

@@ -6,7 +6,6 @@ programs. Where there is a doubt, the next slower profile is measured: a few sec
 now prove little, and with a profile that is too fast releases are late as soon as another program runs.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from fairtape.deployment.operations.drills import DrillTarget
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.status import SiteStatus
+from fairtape.deployment.status_files import cpu_seconds
 
 # Seconds.
 PERIOD_MAX: Final = 15.0  # of all measurements, with the start and the end of the processes
@@ -208,7 +208,7 @@ class _Measurement:
         return used / passed / cores_here()
 
     def _processor_times(self) -> dict[int, float]:
-        return {status.pid: processor_time(status.pid) for status in self._target.run.statuses(self._names).values()}
+        return {status.pid: cpu_seconds(status.pid) for status in self._target.run.statuses(self._names).values()}
 
     def _wait(self, period: float) -> None:
         ends_at = time.monotonic() + period
@@ -236,19 +236,6 @@ def _released(measured: ProfileRun, before: Mapping[str, SiteStatus], after: Map
         messages=sum(site.messages - earlier.messages for earlier, site in both),
         late=sum(site.late - earlier.late for earlier, site in both),
         pauses=sum(len(site.pauses) - len(earlier.pauses) for earlier, site in both),
-        requests=sum(_requests(site) - _requests(earlier) for earlier, site in both),
+        requests=sum(site.requests - earlier.requests for earlier, site in both),
         reformations=max((site.formation - earlier.formation for earlier, site in both), default=0),
     )
-
-
-def _requests(site: SiteStatus) -> int:
-    return site.counts.get("requests_sent", 0)
-
-
-def processor_time(pid: int) -> float:
-    """Seconds of processor time of a process and all of its threads; 0 for a process that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
