@@ -25,7 +25,7 @@ def test_the_profile_is_measured_with_the_processes_of_the_deployment(tmp_path: 
     code, output, errors = run("init", folder, "--sites", 2, "--edge", 1)
     assert code == 0, errors
     title, header, *rows, reason, written, command = output.splitlines()
-    assert title == "measured here with 2 sites, 2 reformation servers and 500 messages/s:"
+    assert title == "measured here with 2 sites, 2 reformation servers, 500 messages/s and another busy program:"
     assert header.split()[:3] == ["profile", "guaranteed", "delay"]
     assert {row.split()[0] for row in rows} <= {"lan", "metro"}
     assert reason.startswith("this machine sustains ")

@@ -1,11 +1,12 @@
 """Which profile this machine sustains: the deployment of `fairtape init` runs here for some seconds, and is measured.
 
-All processes of the draft run in a temporary folder, with the fastest profile first: idle, and then with a paced load.
-A profile is sustained if almost nothing is late and the idle deployment leaves most of the processors to other
-programs. Where there is a doubt, the next slower profile is measured: a few seconds on a machine that may be quiet only
-now prove little, and with a profile that is too fast releases are late as soon as another program runs.
+All processes of the draft run in a temporary folder, with the fastest profile first: idle, and then with a paced load
+while another program keeps a core busy, as on a machine that is used for something else, too. A profile is sustained if
+almost nothing is late and the idle deployment leaves most of the processors to other programs. Where there is a doubt,
+the next slower profile is measured: a few seconds prove little.
 """
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -42,6 +43,9 @@ LOAD_SIZE: Final = 64  # bytes
 LATE_SHARE_MAX: Final = 0.001  # of the releases of all sites
 LATE_SHARE_LAST_MAX: Final = 0.01  # of the last candidate: the profile after it is made for other continents
 IDLE_SHARE_MAX: Final = 0.25  # of all cores, for a deployment without messages
+
+# A program that only computes. It ends by itself.
+BUSY_PROGRAM: Final = "import time\nends_at = time.monotonic() + {seconds}\nwhile time.monotonic() < ends_at: pass"
 
 SLOWEST: Final = tuple(PROFILES)[-1]
 
@@ -172,6 +176,7 @@ class _Measurement:
         self._deadline = deadline
         self._interrupts = interrupts
         self._names = [*deployment.nodes, *edge_names(deployment)]
+        self._busy: subprocess.Popen[bytes] | None = None
 
     def run(self, profile: ProfileRun) -> ProfileRun:
         """The results, given those that are known before."""
@@ -181,6 +186,9 @@ class _Measurement:
             trouble = f"its sites formed no ring within {time.monotonic() - began_at:.0f} s"
             return replace(profile, trouble=trouble)
         idle_share = self._core_share(IDLE_PERIOD)
+        self._busy = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-c", BUSY_PROGRAM.format(seconds=PERIOD_MAX)], stdin=subprocess.DEVNULL
+        )
         source = self._target.deployment.of_kind(NodeKind.SOURCE)[-1]
         self._target.load.start(source.name, "--load", str(LOAD_RATE), "--size", str(LOAD_SIZE))
         if not self._wait_until(self._all_release, LOAD_PERIOD):
@@ -192,6 +200,9 @@ class _Measurement:
         return _released(measured, before, self._target.sites())
 
     def stop(self) -> None:
+        if self._busy is not None:
+            self._busy.kill()
+            self._busy.wait()
         self._target.load.stop()
         self._cluster.stop()
 
