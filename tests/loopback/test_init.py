@@ -25,7 +25,7 @@ def test_the_profile_is_measured_with_the_processes_of_the_deployment(tmp_path: 
     code, output, errors = run("init", folder, "--sites", 2, "--edge", 1)
     assert code == 0, errors
     title, header, *rows, reason, written, command = output.splitlines()
-    assert title == "measured here with 2 sites, 2 reformation servers and 500 messages/s:"
+    assert title == "measured here with 2 sites, 2 reformation servers, 500 messages/s and another busy program:"
     assert header.split()[:3] == ["profile", "guaranteed", "delay"]
     assert {row.split()[0] for row in rows} <= {"lan", "metro"}
     assert reason.startswith("this machine sustains ")
@@ -70,4 +70,15 @@ def test_a_folder_that_is_not_empty_is_refused_before_the_measurement(tmp_path: 
     assert (code, errors) == (
         2,
         f"fairtape: folder {str(tmp_path)!r} holds other files and no deployment; name a new or empty folder\n",
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_measurement(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "new"
+    code, output, errors = run("init", folder)
+    assert (code, output, errors) == (
+        2,
+        "",
+        f"fairtape: folder is {str(folder)!r}, where nothing can be written (Not a directory); name another folder\n",
     )

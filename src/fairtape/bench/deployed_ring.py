@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fairtape.bench.disturbance import QuietRounds
 from fairtape.bench.journal_trim import trim
-from fairtape.bench.results import MIB, Results, cpu_seconds, datagrams_dropped, resident_bytes, spread_of
+from fairtape.bench.results import MIB, Results, datagrams_dropped, resident_bytes, spread_of
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.percentiles import percentile
 from fairtape.core.timing import PROFILES
@@ -32,6 +32,7 @@ from fairtape.deployment.process.resources import clock_of
 from fairtape.deployment.publish.source_runtime import source_of, source_runtime
 from fairtape.deployment.publish.target import publish_target
 from fairtape.deployment.status import SiteStatus
+from fairtape.deployment.status_files import cpu_seconds
 from fairtape.journal import JournalReader
 from fairtape.net.clock import Clock
 from fairtape.net.driver import Driver, tune_gc
@@ -246,7 +247,7 @@ class DeployedRing:
         return LoadRun(
             messages_per_s=rate_min,
             late_fraction=sum(site.late - earlier.late for earlier, site in pairs) / max(sum(released), 1),
-            requests=sum(_requests(site) - _requests(earlier) for earlier, site in pairs),
+            requests=sum(site.requests - earlier.requests for earlier, site in pairs),
             datagrams_dropped=datagrams_dropped() - dropped_before,
             reformations=max(site.formation - earlier.formation for earlier, site in pairs),
             source_cpu_us=source_cpu * 1e6 / max(rate_min, 1.0),
@@ -291,10 +292,6 @@ class DeployedRing:
     def _trim(self) -> None:
         for site in self.deployment.sites:
             trim(self.deployment.journal_of(site))
-
-
-def _requests(site: SiteStatus) -> int:
-    return site.counts.get("requests_sent", 0)
 
 
 def _released(journal: Path, since: Instant, until: Instant) -> dict[int, Instant]:

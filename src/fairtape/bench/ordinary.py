@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from fairtape.bench.results import Results, Step
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
+from fairtape.deployment.operations.profile_measurement import BUSY_PROGRAM
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.status import ReformerStatus, SiteStatus, decode_status
 from fairtape.net.driver import may_run_in_real_time
@@ -47,7 +48,6 @@ STOP_PERIOD_MAX: Final = 20.0
 SETTLING_PERIOD: Final = 2.0  # for the last releases, and for a status that counts them
 POLL_PERIOD: Final = 0.2
 
-BUSY: Final = "import time\nends_at = time.monotonic() + {seconds}\nwhile time.monotonic() < ends_at: pass"
 REFORMING: Final = re.compile(r": reforming after formation \d+")
 REPACED: Final = re.compile(r": formation \d+ .*the token is (?:slowed|sped up)")
 OVERLOAD: Final = "this server cannot keep up"
@@ -193,7 +193,7 @@ def _run(commands: Commands, folder: Path, *, minutes: float, sites: int | None,
     commands.wait_until(lambda: customers.connected == CUSTOMERS, START_PERIOD_MAX, "the customers")
     before, announced = DeploymentStatus.read(commands, directory), len(commands.output("up"))
     step(f"fairtape publish, {RATE} trades/s for {minutes:g} minutes, while another program keeps a core busy")
-    commands.start("busy", "-c", BUSY.format(seconds=publish_max))
+    commands.start("busy", "-c", BUSY_PROGRAM.format(seconds=publish_max))
     words = ("--generate", str(trades), "--rate", str(RATE))
     published, _ = commands.finish("publish", directory, *words, wait_max=publish_max)
     commands.pause(SETTLING_PERIOD)
@@ -250,13 +250,9 @@ def _released(before: DeploymentStatus, after: DeploymentStatus) -> Results:
         "messages": messages,
         "late_fraction": round(late / max(messages, 1), 6),
         "guaranteed_delay_ms": max(before.guaranteed_delay_ms, after.guaranteed_delay_ms),
-        "requests": sum(_requests(site) - _requests(earlier) for earlier, site in both),
+        "requests": sum(site.requests - earlier.requests for earlier, site in both),
         "real_time": may_run_in_real_time(),
     }
-
-
-def _requests(site: SiteStatus) -> int:
-    return site.counts.get("requests_sent", 0)
 
 
 def _web(customers: Customers, trades: int, errors: str) -> Results:

@@ -1,7 +1,6 @@
 """Types of benchmark results, and the resource usage of processes and of the machine."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +28,6 @@ def spread_of(name: str, values: Sequence[float], digits: int) -> Results:
 
 def _rounded(value: float, digits: int) -> float:
     return round(value, digits) if digits else round(value)
-
-
-def cpu_seconds(pid: int) -> float:
-    """The processor time of a process, all threads; 0 for a process that has ended. Exact, unlike /proc/PID/stat."""
-    try:
-        return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3), of CPUCLOCK_SCHED
-    except OSError:
-        return 0.0
 
 
 def resident_bytes(pid: int | None = None) -> int:

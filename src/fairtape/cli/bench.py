@@ -48,7 +48,7 @@ LABELS: Final = {
     "lan_idle_core_share": "lan: share of a core that an idle site takes",
     "process_memory_mib": "metro: memory of the largest process, MiB",
     "lan_process_memory_mib": "lan: memory of the largest process, MiB",
-    "deployed_real_time": "these: real-time scheduling of sites (SCHED_RR)",
+    "deployed_real_time": "real-time scheduling of these sites (SCHED_RR)",
     "messages_per_s": "messages/s, delivered by all receivers in one order",
     "bare_messages_per_s": "messages/s, bare UDP with the same packets",
     "ratio": "ratio",
@@ -211,6 +211,9 @@ MEMORY_LABELS: Final = {
     "workers_mib": "memory of Python workers in each fifth, MiB",
     "growth": "growth from the second fifth to the last",
 }
+
+FIXED_MAX: Final = 1e-3  # below it, Python would print an exponent
+SHARE_DIGITS: Final = 6
 
 REAL_TIME_TEXT: Final = {
     True: "granted: other programs do not delay releases",
@@ -660,4 +663,6 @@ def _item(item: str | float | dict[str, float]) -> str:
 def _plain(result: "Result") -> str:
     if isinstance(result, bool):
         return "yes" if result else "no"
+    if isinstance(result, float) and 0 < abs(result) < FIXED_MAX:
+        return f"{result:.{SHARE_DIGITS}f}".rstrip("0")
     return f"{result:,}" if isinstance(result, int | float) else str(result)

@@ -85,8 +85,9 @@ def init(
     deployment is refused.
 
     Sites on one machine share its cores. Without --profile, such a deployment runs for some seconds in a temporary
-    folder, with the fastest profile first and 500 messages/s. The table shows what was measured; in doubt the slower
-    profile is taken, and the file names it. Sites on several machines have the profile metro.
+    folder, with the fastest profile first, 500 messages/s and another program that keeps a core busy. The table shows
+    what was measured; in doubt the slower profile is taken, and the file names it. Sites on several machines have the
+    profile metro.
 
     With --cities, nodes on this machine are as far apart as the cities: each injects the delays of the real distances
     where its datagrams arrive. The profile is wan then, unless --profile names another.
@@ -141,7 +142,8 @@ def _measured(draft: "Draft") -> "Draft":
         choice = measure_profile(draft, step)
     if choice.runs:
         servers = counted(draft.reformers, "reformation server")
-        click.echo(f"measured here with {counted(draft.sites, 'site')}, {servers} and {LOAD_RATE:g} messages/s:")
+        sites = counted(draft.sites, "site")
+        click.echo(f"measured here with {sites}, {servers}, {LOAD_RATE:g} messages/s and another busy program:")
         for line in measured_table(choice.runs):
             click.echo(f"  {line}".rstrip())
     click.echo(f"{choice.reason}.")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 EXIT_DOWN: Final = 1
 WATCH_PERIOD: Final = 0.5  # seconds
+SILENT_MIN: Final = 2.0  # seconds: four statuses were not written
+FILE_WIDTH: Final = 200  # columns, where no terminal wraps the lines: a number that is cut off is wrong
 
 
 @click.command()
@@ -35,8 +37,8 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
     Formations, tokens, leases, clocks, late messages, and the guaranteed delay from reception at the token site to the
     release.
 
-    Only processes of this machine are shown, as they report themselves every half second. The exit code is 1 when none
-    of them runs.
+    Only processes of this machine are shown, as they report themselves every half second. One that runs and does not
+    report is shown as silent. The exit code is 1 when none of them runs.
     """
     from rich.console import Console
     from rich.live import Live
@@ -62,7 +64,9 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
                 live.update(_view(deployment, run), refresh=True)
     else:
         console = Console()
-        console.print(_view(deployment, run), soft_wrap=not console.is_terminal)
+        if not console.is_terminal:
+            console.width = FILE_WIDTH
+        console.print(_view(deployment, run))
     ctx.exit(0 if _statuses(deployment, run) else EXIT_DOWN)
 
 
@@ -82,13 +86,15 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     from fairtape.deployment.status import LoadStatus
 
     statuses = _statuses(deployment, run)
-    sites = Table("site", "formation", "state", "loops", "token", "behind", "sequence", "lease", "clock", "late",
-                  box=None, pad_edge=False)  # fmt: skip
+    several = len(deployment.topology.loops) > 1
+    columns = ("site", "formation", "state", "token", "behind", "sequence", "lease", "clock", "late")
+    sites = Table(*columns, *(["loops"] if several else []), box=None, pad_edge=False)
     for node in deployment.sites:
-        sites.add_row(*_site_row(node, statuses.get(node.name)))
+        cells = site_row(node, statuses.get(node.name), run.silence(node.name))
+        sites.add_row(*cells[: len(sites.columns)])
     servers = Table("server", "state", "term", "formation", "members", box=None, pad_edge=False)
     for node in deployment.reformers:
-        servers.add_row(*_server_row(node, statuses.get(node.name)))
+        servers.add_row(*_server_row(node, statuses.get(node.name), run.silence(node.name)))
     parts: list[Any] = [sites, Text(), servers]
     if (schedule := _present_schedule(statuses)) is not None:
         parts += [Text(), Text(pace_line(deployment.timing, schedule))]
@@ -215,34 +221,44 @@ def _edge_cells(publisher: "PublisherStatus | None", edge: "EdgeStatus | None") 
         yield "publishing" if publisher.speaks else publisher.reason
 
 
-def _site_row(node: "Node", site: "Status | None") -> tuple[str, ...]:
+def site_row(node: "Node", site: "Status | None", silence: float) -> tuple[str, ...]:
+    """The cells of a site that wrote its status `silence` seconds ago; those of secondary loops are the last."""
     from fairtape.deployment.status import SiteStatus
 
     if not isinstance(site, SiteStatus):
         return node.name, "-", "not running"
+    if silence > SILENT_MIN:
+        return node.name, "-", _silent_state(silence)
     suspicion = f", suspects {site.suspect}" if site.suspect else ""
     return (
         node.name,
         str(site.formation),
         site.membership_state + suspicion,
-        " ".join(map(str, site.loops)) or "-",
         f"{site.token:,}",
         str(site.behind),
         f"{site.released_sequence:,}",
         f"{max(site.lease_left_ms, 0):.0f} ms",
         f"±{site.clock_bound_us:,.0f} µs",
         f"{site.late:,}",
+        " ".join(map(str, site.loops)) or "-",
     )
 
 
-def _server_row(node: "Node", server: "Status | None") -> tuple[str, ...]:
+def _server_row(node: "Node", server: "Status | None", silence: float) -> tuple[str, ...]:
     from fairtape.deployment.status import ReformerStatus
 
     if not isinstance(server, ReformerStatus):
         return node.name, "not running"
+    if silence > SILENT_MIN:
+        return node.name, _silent_state(silence)
     if not server.leads:
         return node.name, "standby", str(server.term)
     return node.name, f"leads: {server.phase}", str(server.term), str(server.formation), " ".join(server.members)
+
+
+def _silent_state(silence: float) -> str:
+    """Of a process that runs and does not report: what it reported last is not its state."""
+    return f"silent for {silence:,.0f} s"
 
 
 def _source_line(source: "LoadStatus") -> str:

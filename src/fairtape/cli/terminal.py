@@ -30,7 +30,7 @@ def steps(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
     console = Console(stderr=True, quiet=quiet)
     if quiet or not console.is_terminal:  # without the thread of a spinner, which would disturb what is measured
-        yield console.print
+        yield lambda text: console.print(text, soft_wrap=True)
         return
     with console.status("starting", refresh_per_second=REFRESHES_PER_S) as status:
         yield status.update

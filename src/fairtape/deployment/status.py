@@ -117,6 +117,11 @@ class SiteStatus(_RunningProcess):
         """Whether it is a member of the primary loop."""
         return self.membership_state == "member"
 
+    @property
+    def requests(self) -> int:
+        """Requests for repairs that it has sent."""
+        return self.counts.get("requests_sent", 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionStatus:

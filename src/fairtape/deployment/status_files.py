@@ -10,6 +10,7 @@ Nothing here is part of the protocol. A process that cannot write its status goe
 
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -66,6 +67,13 @@ class RunFolder:
     def statuses_of(self, kind: type[Kind], names: Sequence[str]) -> dict[str, Kind]:
         """Those of one kind of process."""
         return {name: status for name, status in self.statuses(names).items() if isinstance(status, kind)}
+
+    def silence(self, name: str) -> float:
+        """Seconds since a process wrote its status, by the clock of this machine; 0 where it has written none."""
+        try:
+            return max(time.time() - (self.path / f"{name}.json").stat().st_mtime, 0.0)
+        except OSError:
+            return 0.0
 
     def controls(self, name: str) -> DrillControls:
         """What this process is to do. A file that is missing or damaged demands nothing."""
@@ -162,3 +170,11 @@ def incarnation_of(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process, all threads; 0 for a process that has ended. Exact, unlike /proc/PID/stat."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3), of CPUCLOCK_SCHED
+    except OSError:
+        return 0.0

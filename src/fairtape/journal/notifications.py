@@ -123,12 +123,12 @@ class NotificationSender:
     """The notifications of one site, which writes the journal."""
 
     def __init__(
-        self, directory: Path, tip: Callable[[], Tip | None], stable_through: Callable[[], int] = lambda: 0
+        self, directory: Path, tip: Callable[[], Tip | None], stable_token: Callable[[], int] = lambda: 0
     ) -> None:
-        """`stable_through` is the token that is known to be stable; 0: none. Raises `UserError` without a socket."""
+        """`stable_token` is the last token that is known to be stable; 0: none. Raises `UserError` without a socket."""
         self.counts: Counter[str] = Counter()
         self._tip = tip
-        self._stable_token = stable_through
+        self._stable_token = stable_token
         self._subscribers: list[_Subscriber] = []
         self._latest: Notification | None = None
         self._forget_tokens()

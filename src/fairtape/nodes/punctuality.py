@@ -3,12 +3,16 @@
 A site that waits for a processor releases late, and one that waits for too long is taken for failed. The operator must
 learn of it, with the remedy, and once: not at every token. The notice comes again only after the site was in time for a
 while.
+
+All sites release late while they wait for one of them. Those that had time to run say so, and blame neither a program
+nor the machine.
 """
 
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.core.timing import Timing
+from fairtape.ring.receiver.release import LATE_AFTER
 
 WINDOW: Final = 10 * SECOND
 LATE_SHARE_MAX: Final = 0.005  # of the messages of a window
@@ -16,9 +20,15 @@ LATE_MIN: Final = 10  # messages of a window: fewer are no trend
 IN_TIME_PERIOD: Final = 60 * SECOND  # until trouble is reported again
 
 REMEDY: Final = (
-    "another program takes the processor, or this machine is too slow for the profile: stop that program, run fewer"
-    ' sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
+    "another program takes the processor, this machine was paused, or it is too slow for the profile: stop that"
+    ' program, run fewer sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
 )
+ELSEWHERE: Final = "another site or the network was late; see the notices of the other sites"
+
+
+def wait_max(timing: Timing) -> Duration:
+    """How long a site may have to wait for a processor and still release in time."""
+    return min(LATE_AFTER, timing.commit_delay // 2)
 
 
 def stall_max(timing: Timing) -> Duration:
@@ -53,12 +63,13 @@ class Punctuality:
         trouble = self._stall(timing)
         if trouble is None and now - self._begins_at < WINDOW:
             return None
-        trouble = trouble or self._lateness(sequence, late, now)
+        remedy = REMEDY if self._longest_stall > wait_max(timing) else ELSEWHERE
+        trouble = trouble or self._lateness(timing, sequence, late, now)
         self._begin(sequence, late, now)
         if trouble is None or not formation:
             return None
         silent, self._silent_until = now < self._silent_until, now + IN_TIME_PERIOD
-        return None if silent else f"{trouble} (the guaranteed delay is {timing.delay_max / 1e6:,g} ms): {REMEDY}"
+        return None if silent else f"{trouble} (the guaranteed delay is {timing.delay_max / 1e6:,g} ms): {remedy}"
 
     def _begin(self, sequence: int, late: int, now: Instant) -> None:
         self._begins_at, self._sequence, self._late, self._longest_stall = now, sequence, late, 0
@@ -70,12 +81,16 @@ class Punctuality:
         failed_after = timing.reform_delay / 1e6
         return f"this site did not run for {stall / 1e6:,.0f} ms, and counts as failed after {failed_after:,.0f} ms"
 
-    def _lateness(self, sequence: int, late: int, now: Instant) -> str | None:
+    def _lateness(self, timing: Timing, sequence: int, late: int, now: Instant) -> str | None:
         messages, late = max(sequence - self._sequence, 1), late - self._late
         if late < LATE_MIN or late <= LATE_SHARE_MAX * messages:
             return None
+        waited = (
+            "and this site had to wait for up to"
+            if self._longest_stall > wait_max(timing)
+            else "although this site never had to wait for more than"
+        )
         return (
             f"{late:,} of {messages:,} messages ({min(late / messages, 1):.1%}) were released late here in"
-            f" {(now - self._begins_at) / SECOND:.0f} s, and this site had to wait for up to"
-            f" {self._longest_stall / 1e6:,.1f} ms to run"
+            f" {(now - self._begins_at) / SECOND:.0f} s, {waited} {self._longest_stall / 1e6:,.1f} ms to run"
         )

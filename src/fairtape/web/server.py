@@ -85,7 +85,8 @@ def bound(host: str, port: int) -> socket.socket:
         opened.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         opened.close()
-        raise UserError(f"--host {host} --port {port} cannot be used ({error}); name another address or port") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"--host {host} --port {port} cannot be used ({why}); name another address or port") from None
     return opened
 
 

@@ -1,8 +1,10 @@
-"""What `fairtape status` says about the guaranteed delay."""
+"""What `fairtape status` says about a site, and about the guaranteed delay."""
 
-from fairtape.cli.status import pace_line
+from fairtape.cli.status import SILENT_MIN, pace_line, site_row
 from fairtape.core.timing import PROFILES, Timing
+from fairtape.deployment.config.description import Node, NodeKind
 from fairtape.deployment.status import TokenSchedule
+from unit.deployment.status_values import site_status
 
 CONFIGURED = PROFILES["metro"].with_resilience(1)
 
@@ -20,3 +22,10 @@ def test_another_pace_is_printed_with_the_delay_that_it_costs() -> None:
         "guaranteed delay 55 ms instead of 35 ms: the token passes every 15 ms instead of 5 ms, because sites released"
         " late"
     )
+
+
+def test_a_site_that_runs_and_does_not_report_is_not_shown_with_what_it_reported_last() -> None:
+    node, status = Node("s1", NodeKind.SITE, 1, "127.0.0.1", 7001), site_status("s1", 1, written_at=1)
+    assert site_row(node, status, SILENT_MIN)[:4] == ("s1", "2", "member", "7")
+    assert site_row(node, status, 5.2) == ("s1", "-", "silent for 5 s")
+    assert site_row(node, None, 5.2) == ("s1", "-", "not running")

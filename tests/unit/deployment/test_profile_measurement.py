@@ -16,7 +16,7 @@ from fairtape.deployment.operations.profile_measurement import (
     ProfileRun,
     choose_profile,
     measure_profile,
-    processor_time,
+    too_fast,
 )
 
 BOTH = ("lan", "metro")
@@ -77,6 +77,13 @@ def test_the_only_candidate_is_taken_and_the_slowest_profile_is_none() -> None:
     assert choice.profile == "metro"
 
 
+def test_a_profile_that_is_too_fast_to_be_measured_is_named() -> None:
+    assert too_fast("lan", sites=3, cores=2) == ""
+    assert too_fast("metro", sites=5, cores=2) == (
+        "; lan was not measured, because 5 sites are too many for it on 2 cores"
+    )
+
+
 def test_too_many_sites_for_every_candidate_are_not_measured() -> None:
     choice = measure_profile(Draft(loops=(len(os.sched_getaffinity(0)) * 9,)), lambda _: None)
     assert (choice.profile, choice.runs) == ("wan", ())
@@ -100,10 +107,3 @@ def test_the_table_has_a_row_for_each_profile_and_dashes_where_nothing_was_measu
         "lan      2.7 ms            -           -       -         -                 -",
         "metro    35 ms             3 of 4,000  0       2         5%                10%",
     ]
-
-
-def test_the_processor_time_of_a_process_is_read_and_of_an_ended_one_is_none() -> None:
-    before = processor_time(os.getpid())
-    while processor_time(os.getpid()) == before:
-        pass
-    assert processor_time(1 << 30) == 0

@@ -21,7 +21,7 @@ from fairtape.deployment.status import (
     decode_status,
     encode_status,
 )
-from fairtape.deployment.status_files import RunFolder, StatusFile, incarnation_of
+from fairtape.deployment.status_files import RunFolder, StatusFile, cpu_seconds, incarnation_of
 from fairtape.edge.status import PublisherStatus, RemulticastCounts, ReplayCounts, RetransmitStatus, RetransmitterCounts
 from unit.deployment.status_values import load_status, reformer_status, site_status
 
@@ -223,6 +223,14 @@ def test_a_status_of_a_process_that_is_gone_counts_as_none(tmp_path: Path) -> No
     assert run.status("s1") is None
 
 
+def test_a_process_is_silent_since_it_last_wrote_its_status(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.silence("s1") == 0
+    StatusFile(run, "s1").close(SITE)
+    os.utime(run.path / "s1.json", (0, 0))
+    assert run.silence("s1") > 1e9
+
+
 @pytest.mark.parametrize("damage", [None, "{", "[]", '{"deaf_to": [], "skew_ns": "x", "quiet": false}'])
 def test_orders_that_are_missing_or_damaged_demand_nothing(tmp_path: Path, damage: str | None) -> None:
     run = RunFolder(tmp_path)
@@ -234,3 +242,10 @@ def test_orders_that_are_missing_or_damaged_demand_nothing(tmp_path: Path, damag
     else:
         (run.path / "s1.orders.json").write_text(damage)
     assert run.controls("s1") == DrillControls()
+
+
+def test_the_processor_time_of_a_process_is_read_and_of_an_ended_one_is_none() -> None:
+    before = cpu_seconds(os.getpid())
+    while cpu_seconds(os.getpid()) == before:
+        pass
+    assert cpu_seconds(1 << 22) == 0

@@ -255,4 +255,4 @@ def test_a_site_with_a_bad_clock_leaves_the_loop() -> None:
 def test_a_member_that_lost_its_memory_causes_a_reformation() -> None:
     loop = led()
     loop.receive_report(report_of(2, membership_state=MembershipState.RESTARTED), NOW)
-    assert "site 2 has lost its memory" in loop.notices[-1]
+    assert "site 2 was restarted" in loop.notices[-1]

@@ -1,6 +1,8 @@
 """New deployments: the deployment file with a comment on every option, the keys of all nodes, the first stripe plan."""
 
+import errno
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -135,15 +137,26 @@ def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) ->
 
 
 def refuse_folder(folder: Path) -> None:
-    """Raise `UserError` unless the folder is new or empty."""
-    if (folder / FILE).exists():
-        raise UserError(f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one")
+    """Raise `UserError` unless the folder is new or empty, and can be written."""
     try:
+        if (folder / FILE).exists():
+            raise UserError(
+                f"folder {str(folder)!r} holds a deployment already; name another folder, or remove that one"
+            )
         holds_files = folder.exists() and any(folder.iterdir())
+        _refuse_unwritable(next(each for each in (folder, *folder.absolute().parents) if each.exists()))
     except OSError as error:
         raise _unwritable(folder, error) from None
     if holds_files:
         raise UserError(f"folder {str(folder)!r} holds other files and no deployment; name a new or empty folder")
+
+
+def _refuse_unwritable(existing: Path) -> None:
+    """Raise OSError where no file can be made: known before a measurement, not only after it."""
+    if not existing.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _unwritable(folder: Path, error: OSError) -> UserError:

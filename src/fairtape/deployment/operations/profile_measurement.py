@@ -1,12 +1,12 @@
 """Which profile this machine sustains: the deployment of `fairtape init` runs here for some seconds, and is measured.
 
-All processes of the draft run in a temporary folder, with the fastest profile first: idle, and then with a paced load.
-A profile is sustained if almost nothing is late and the idle deployment leaves most of the processors to other
-programs. Where there is a doubt, the next slower profile is measured: a few seconds on a machine that may be quiet only
-now prove little, and with a profile that is too fast releases are late as soon as another program runs.
+All processes of the draft run in a temporary folder, with the fastest profile first: idle, and then with a paced load
+while another program keeps a core busy, as on a machine that is used for something else, too. A profile is sustained if
+almost nothing is late and the idle deployment leaves most of the processors to other programs. Where there is a doubt,
+the next slower profile is measured: a few seconds prove little.
 """
 
-import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +27,7 @@ from fairtape.deployment.operations.drills import DrillTarget
 from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.status import SiteStatus
+from fairtape.deployment.status_files import cpu_seconds
 
 # Seconds.
 PERIOD_MAX: Final = 15.0  # of all measurements, with the start and the end of the processes
@@ -42,6 +43,9 @@ LOAD_SIZE: Final = 64  # bytes
 LATE_SHARE_MAX: Final = 0.001  # of the releases of all sites
 LATE_SHARE_LAST_MAX: Final = 0.01  # of the last candidate: the profile after it is made for other continents
 IDLE_SHARE_MAX: Final = 0.25  # of all cores, for a deployment without messages
+
+# A program that only computes. It ends by itself.
+BUSY_PROGRAM: Final = "import time\nends_at = time.monotonic() + {seconds}\nwhile time.monotonic() < ends_at: pass"
 
 SLOWEST: Final = tuple(PROFILES)[-1]
 
@@ -132,7 +136,16 @@ def measure_profile(draft: Draft, step: Callable[[str], None]) -> ProfileChoice:
             if (chosen := choose_profile(runs, candidates)) is not None:
                 break
     assert chosen is not None
-    return chosen
+    return replace(chosen, reason=chosen.reason + too_fast(candidates[0], sites=draft.sites, cores=cores))
+
+
+def too_fast(first: str, *, sites: int, cores: int) -> str:
+    """Which profiles were not measured, because they are faster than the first that these cores may sustain."""
+    names = tuple(PROFILES)
+    faster = names[: names.index(first)]
+    if not faster:
+        return ""
+    return f"; {' and '.join(faster)} was not measured, because {sites} sites are too many for it on {cores} cores"
 
 
 def _unmeasured(candidates: Sequence[str], cause: str) -> ProfileChoice:
@@ -163,6 +176,7 @@ class _Measurement:
         self._deadline = deadline
         self._interrupts = interrupts
         self._names = [*deployment.nodes, *edge_names(deployment)]
+        self._busy: subprocess.Popen[bytes] | None = None
 
     def run(self, profile: ProfileRun) -> ProfileRun:
         """The results, given those that are known before."""
@@ -172,6 +186,9 @@ class _Measurement:
             trouble = f"its sites formed no ring within {time.monotonic() - began_at:.0f} s"
             return replace(profile, trouble=trouble)
         idle_share = self._core_share(IDLE_PERIOD)
+        self._busy = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-c", BUSY_PROGRAM.format(seconds=PERIOD_MAX)], stdin=subprocess.DEVNULL
+        )
         source = self._target.deployment.of_kind(NodeKind.SOURCE)[-1]
         self._target.load.start(source.name, "--load", str(LOAD_RATE), "--size", str(LOAD_SIZE))
         if not self._wait_until(self._all_release, LOAD_PERIOD):
@@ -183,6 +200,9 @@ class _Measurement:
         return _released(measured, before, self._target.sites())
 
     def stop(self) -> None:
+        if self._busy is not None:
+            self._busy.kill()
+            self._busy.wait()
         self._target.load.stop()
         self._cluster.stop()
 
@@ -199,7 +219,7 @@ class _Measurement:
         return used / passed / cores_here()
 
     def _processor_times(self) -> dict[int, float]:
-        return {status.pid: processor_time(status.pid) for status in self._target.run.statuses(self._names).values()}
+        return {status.pid: cpu_seconds(status.pid) for status in self._target.run.statuses(self._names).values()}
 
     def _wait(self, period: float) -> None:
         ends_at = time.monotonic() + period
@@ -227,19 +247,6 @@ def _released(measured: ProfileRun, before: Mapping[str, SiteStatus], after: Map
         messages=sum(site.messages - earlier.messages for earlier, site in both),
         late=sum(site.late - earlier.late for earlier, site in both),
         pauses=sum(len(site.pauses) - len(earlier.pauses) for earlier, site in both),
-        requests=sum(_requests(site) - _requests(earlier) for earlier, site in both),
+        requests=sum(site.requests - earlier.requests for earlier, site in both),
         reformations=max((site.formation - earlier.formation for earlier, site in both), default=0),
     )
-
-
-def _requests(site: SiteStatus) -> int:
-    return site.counts.get("requests_sent", 0)
-
-
-def processor_time(pid: int) -> float:
-    """Seconds of processor time of a process and all of its threads; 0 for a process that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

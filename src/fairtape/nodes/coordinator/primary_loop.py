@@ -329,7 +329,7 @@ class PrimaryLoopCoordinator:
             if report.membership_state is MembershipState.FENCED:
                 return f"site {member} is fenced"
             if report.membership_state is not MembershipState.MEMBER:
-                return f"site {member} has lost its memory"
+                return f"site {member} was restarted"
             if report.prepared:
                 return f"site {member} is prepared for a formation that never came"
             if self._leases.get(member, 0) <= now:
