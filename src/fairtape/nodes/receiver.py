@@ -700,7 +700,7 @@ class Receiver:
         timing = formation.timing
         spare = max(timing.commit_delay - formation.resilience * timing.token_period, timing.token_period)
         behind = now - formation.scheduled_at(token) - spare // 2
-        return max(self._releases.lag, behind + LAG_TARGET, 0)
+        return max(self._releases.take_lag(), behind + LAG_TARGET, 0)
 
     # Recovery.
 

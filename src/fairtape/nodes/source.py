@@ -92,7 +92,11 @@ class Source:
             round_trip=timing.retry_period - timing.request_delay,
             resilience=resilience,
             window=SendWindow(
-                token_period=timing.token_period, packet_max=datagram_max, maximum=window_max, pace_max=pace_max
+                commit_delay=timing.commit_delay,
+                token_period=timing.token_period,
+                packet_max=datagram_max,
+                maximum=window_max,
+                pace_max=pace_max,
             ),
             pace=SendPace(bytes_per_s_max),
         )

@@ -109,3 +109,13 @@ def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
     (deliver,) = queue.due(12_345)
     assert deliver.release.commit_at == 12_345
     assert not deliver.release.late
+
+
+def test_half_of_the_longest_lag_counts_until_it_is_taken() -> None:
+    """A stall is short: the next release is in time again."""
+    queue = filled(ordered(1), ordered(2))
+    queue.settle(2, LAYOUT.scheduled_at(2))
+    queue.due(LAYOUT.commit_at(1) + 300)
+    queue.due(LAYOUT.commit_at(2) + 10)
+    assert queue.take_lag() == 150
+    assert queue.take_lag() == 10

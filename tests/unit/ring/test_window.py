@@ -62,6 +62,15 @@ def test_below_the_threshold_the_window_doubles_each_round() -> None:
     assert window.size == 2 * WINDOW_MIN
 
 
+def test_the_window_doubles_no_faster_than_a_lag_is_known() -> None:
+    """A lag is known a commit delay after the token. Doubling with every token overshoots by a multiple."""
+    window = SendWindow(token_period=PERIOD, commit_delay=6 * PERIOD, packet_max=PACKET)
+    begun = window.size
+    for _ in range(6):
+        acknowledge(window, window.size)
+    assert 2 * begun < window.size < 3 * begun
+
+
 def test_above_the_threshold_the_window_grows_by_a_constant_and_by_a_part_of_itself() -> None:
     window = window_of(WINDOW_MIN, threshold=WINDOW_MIN)
     acknowledge(window, WINDOW_MIN)

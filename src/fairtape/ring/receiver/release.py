@@ -13,6 +13,7 @@ from fairtape.core.effects import Deliver, Ordered, Release
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.ring.membership.formation_history import FormationHistory
 
+WORST_LAG_WEIGHT: Final = 0.5  # a single release may lag by twice as much as the usual one
 LATE_AFTER: Final = 5 * MILLISECOND
 """A release delayed by more than this is late, whatever the cause, such as a process that did not run."""
 
@@ -34,6 +35,7 @@ class ReleaseQueue:
         self.unverified = False  # the order here may differ from that of the others: release nothing
         self._clock_excess: Duration = 0  # by how much the clock's error bound exceeds what a lease allows for
         self._lag: Duration = 0  # how long after its instant the last release was made that was ready in time
+        self._worst_lag: Duration = 0  # the largest since it was taken
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
@@ -103,13 +105,15 @@ class ReleaseQueue:
                 return commit_at if commit_at < self._lease_until else NEVER
         return NEVER
 
-    @property
-    def lag(self) -> Duration:
-        """How long after its instant the last release was made; 0 if it was not ready in time, or was empty.
+    def take_lag(self) -> Duration:
+        """How long after its instant the last release was made; or half of the longest since the last call.
 
-        It shows how late this site acts, because of its load. A release that waited for another site does not.
+        It shows how late this site acts, because of its load: a release that waited for another site does not count.
+        The longest counts because stalls are short, and the next release is in time again; and only a part of it,
+        because a single release may have to wait for a time slice of another program.
         """
-        return self._lag
+        worst, self._worst_lag = self._worst_lag, 0
+        return max(self._lag, int(WORST_LAG_WEIGHT * worst))
 
     def due(self, now: Instant) -> list[Deliver]:
         """What commits now. Tokens without messages are skipped."""
@@ -122,6 +126,7 @@ class ReleaseQueue:
             self.released_through = ordered.token
             late = late or self._renewed_at > commit_at
             self._lag = now - commit_at if ordered.count and not late else 0
+            self._worst_lag = max(self._worst_lag, self._lag)
             if ordered.count:
                 late = late or now - commit_at > LATE_AFTER
                 release = Release(

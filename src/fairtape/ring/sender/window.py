@@ -97,13 +97,20 @@ class SendWindow:
     """A sliding window in bytes that opens with acknowledgments and closes with losses and load."""
 
     def __init__(
-        self, *, token_period: Duration, packet_max: int, maximum: int | None = None, pace_max: int = 1
+        self,
+        *,
+        token_period: Duration,
+        commit_delay: Duration = 0,
+        packet_max: int,
+        maximum: int | None = None,
+        pace_max: int = 1,
     ) -> None:
         self.token_period = TokenPeriod(token_period, pace_max)
         self._maximum = maximum  # configured
         self.minimum = min(WINDOW_MIN, self.maximum)
         self.size = self.minimum
-        self.threshold = self.maximum  # below it the window doubles each round, above it grows slowly
+        self.threshold = self.maximum  # below it the window doubles, above it grows slowly
+        self._doubling_rounds = max(commit_delay // token_period, 1)  # a release lag is known a commit delay later
         self.flight = 0  # bytes sent and not acknowledged
         self.limit = Limit.START
         self.held_back_by: Counter[Limit] = Counter()  # acknowledgments before which something was held back
@@ -155,7 +162,7 @@ class SendWindow:
             self._ease(load.excess(period), now, period)
             self.limit = Limit.RELEASE_LAG if load.release_lag > LAG_TARGET else Limit.BACKLOG
         elif was_full and self.size < self.threshold:
-            self.size = min(self.size + size, self.threshold)
+            self.size = min(self.size + max(size // self._doubling_rounds, 1), self.threshold)
         elif was_full and load is not None:
             periods = min(max((now - self._grown_at) / period, 0.0), GROWTH_STEPS_MAX)
             maximum = self.maximum
