@@ -9,17 +9,18 @@ from fairtape.core.effects import Deliver, FormationChange
 from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.sessions import Edition, StripePosition
-from fairtape.edge.protocol.stripe_sequencer import StripeMessages, StripeSequencer
+from fairtape.edge.protocol.stripe_sequencer import SLICE_MAX, StripeMessages, StripeSequencer
 from fairtape.edge.service.publisher import EdgePublisher
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
 from fairtape.market.stripes import StripePlan
+from fairtape.market.trades import encode
 from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import Groups, PacketReceiver, until
 from unit.edge.edge_journals import SETTINGS, Content, history, plan_store, release_of
-from unit.edge.edge_values import NOON, delivery
+from unit.edge.edge_values import NOON, delivery, token, trade
 
 CLOCK = SharedClock()
 
@@ -108,6 +109,23 @@ def expected(plan: StripePlan, entries: Sequence[Content], second: StripePlan | 
                 names[step.session] = None
         steps = []
     return {name: list(recent.messages(name, 1, 1 << 20)) for name in names}
+
+
+def test_a_large_token_is_sent_in_several_steps_of_the_driver(tmp_path: Path) -> None:
+    plan = Groups().plan()
+    large = token(1, [encode(trade(number)) for number in range(3 * SLICE_MAX)])
+    wanted = expected(plan, [large])
+    with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site, packet_receiver(plan) as received:
+        until(lambda: site.is_sending, site.wake)
+        site.feed_entry(large)
+        steps = 0
+        while site.publisher.deadline() == 0:
+            site.wake()
+            received.receive(0)
+            steps += 1
+        assert steps >= 3
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
 
 
 def complete(received: PacketReceiver, wanted: dict[str, list[bytes]]) -> bool:

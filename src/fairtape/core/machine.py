@@ -8,7 +8,7 @@ address proves nothing.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fairtape.core.effects import Effect, Recovered
 from fairtape.core.formation_log import StoreResponse
@@ -32,6 +32,17 @@ class Machine(Protocol):
 
     def drain(self) -> list[Effect]:
         """The effects since the last call, in the order in which they must be carried out."""
+
+
+@runtime_checkable
+class ReleasingMachine(Machine, Protocol):
+    """A machine with instants of its own to keep, beside timeouts."""
+
+    def advance(self, now: Instant) -> None:
+        """Release and acknowledge what is due, and decide no timeout.
+
+        A driver calls it before it reads: what a timeout waits for may have arrived, and then there is none.
+        """
 
 
 class JournalMachine(Machine, Protocol):

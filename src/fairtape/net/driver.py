@@ -36,6 +36,7 @@ GATHER_PERIOD_MAX: Final = 1 * MILLISECOND
 COLLECTED_AFTER: Final = 100_000  # allocations without a deallocation before the garbage collector runs
 
 WAKE_DELAY_MAX: Final = 125 * MICROSECOND  # a longer one is no wake-up: the processor was taken by another program
+OVERSLEPT_AFTER: Final = 1 * MILLISECOND  # this process did not run: datagrams may have arrived since the wait ended
 BUSY_WAIT_MAX: Final = 200 * MICROSECOND  # before a deadline: more than any wait is shortened by
 CLOCK_READS_MAX: Final = 2_000  # of one busy-wait
 
@@ -165,7 +166,11 @@ class Driver:
         ready = self._poll(due_at, other_due_at)
         if not ready:
             self._busy_wait(due_at)
-        elif self._wake_receiver.fileno() in ready:
+            if self._wakes_at != NEVER and self._clock.now() - self._wakes_at > OVERSLEPT_AFTER:
+                ready = self._watched.wait(0)
+        if not ready:
+            return ready
+        if self._wake_receiver.fileno() in ready:
             self._any_has_work = True
             with suppress(BlockingIOError):
                 self._wake_receiver.recv(4_096)

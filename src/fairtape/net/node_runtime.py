@@ -1,11 +1,11 @@
 """The runtime of one machine: its sockets, journal, store, producer and consumer.
 
-A step of a site first does what is due, because that may be a release. Then it reads datagrams in slices, and after
-each slice does what has become due meanwhile: a flood delays a release by one slice at most. After a release it yields
-the processor, so that all sites of one machine release before any of them goes on. Only then are readers of the journal
-notified. Control sockets are read *before* data sockets and handed over *after* them, so that an acknowledgment never
-overtakes the messages that it names only because two sockets are read one after the other. A node that releases
-nothing reads first: its deadlines are timeouts, and what they wait for may have arrived.
+A step of a site first releases and acknowledges what is due. Then it reads datagrams in slices, and after each slice
+releases and acknowledges what has become due meanwhile: a flood delays a release by one slice at most. Timeouts are
+decided last, because what they wait for may have arrived. After a release it yields the processor, so that all sites of
+one machine release before any of them goes on. Only then are readers of the journal notified. Control sockets are read
+*before* data sockets and handed over *after* them, so that an acknowledgment never overtakes the messages that it names
+only because two sockets are read one after the other.
 
 Effects bear the clock reading at which the step began. A release is dated again when it is handed over, because that is
 the instant that others can observe.
@@ -38,7 +38,7 @@ from fairtape.core.effects import (
 )
 from fairtape.core.formation_log import StoreRequest, StoreResponse
 from fairtape.core.instants import NEVER, Duration, Instant
-from fairtape.core.machine import JournalMachine, Machine, StoreMachine
+from fairtape.core.machine import JournalMachine, Machine, ReleasingMachine, StoreMachine
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
 from fairtape.net.read_rate import ReadRate
@@ -128,6 +128,7 @@ class NodeRuntime:
         "_handed_over",
         "_multicast",
         "_read_rate",
+        "_releasing",
         "_stalled_steps",
         "_undrained",
         "consumer",
@@ -188,6 +189,7 @@ class NodeRuntime:
         self._handed_over = False  # since the processor was last yielded
         self._multicast = False  # in this step, so that a copy has come back
         self._read_rate = ReadRate()
+        self._releasing = machine if isinstance(machine, ReleasingMachine) else None
         self._stalled_steps = 0
 
     def backlog(self) -> Duration:
@@ -218,20 +220,28 @@ class NodeRuntime:
         """
         self._called = self._multicast = False
         self._data_waits = collect_data or any(each.fd in ready for each in self.transport.data)
-        releases = self.journal is not None or self.consumer is not None
-        if releases and (due or self._undrained):
-            # Of other nodes nothing is urgent: a source that did not run must not resend what is acknowledged.
-            self._do_due(clock)
-        if self._take_in(ready, clock, collect_data=collect_data):
+        if self._releasing is not None and (due or self._undrained):
+            self._keep_instants(self._releasing, clock)
+        taken = self._take_in(ready, clock, collect_data=collect_data)
+        if taken:
             self._stalled_steps = 0
-            self._do_due(clock)
-        elif not releases:
+        if taken or self._releasing is None or _is_due(self.machine, clock.now()):
             self._do_due(clock)
         if self.journal is not None and _is_due(self.journal, clock.now()):
             self.journal.wake(clock.now())
             if self.history is not None:
                 self.history.update_index()
         return self._called
+
+    def _keep_instants(self, machine: ReleasingMachine, clock: Clock) -> None:
+        """Let the machine release and acknowledge what is due. Timeouts wait until what has arrived was read.
+
+        A node that did not run for a while must not request what waits in its sockets.
+        """
+        now = clock.now()
+        if _is_due(machine, now):
+            machine.advance(now)
+        self._finish(acted=self._act(now, clock))
 
     def _do_due(self, clock: Clock) -> None:
         """Wake the machine if its deadline has passed, and carry out its effects."""
@@ -242,6 +252,10 @@ class NodeRuntime:
             self.machine.wake(now)
         acted = self._act(now, clock)
         self._check_progress(stalled=woken and not acted and self.machine.deadline() == wanted_at)
+        self._finish(acted=acted)
+
+    def _finish(self, *, acted: bool) -> None:
+        """Yield the processor after a hand-over, and notify readers only then."""
         if self._handed_over:
             self._handed_over = False
             os.sched_yield()
@@ -309,7 +323,10 @@ class NodeRuntime:
                         size += sum(map(len, datagrams))
                     if not more:
                         break
-                    self._do_due(clock)
+                    if self._releasing is None:
+                        self._do_due(clock)
+                    else:
+                        self._keep_instants(self._releasing, clock)
                 calls += each.receive_calls
         if size:
             self._read_rate.note(size, clock.now() - began_at, overhead=calls * KERNEL_OVERHEAD)

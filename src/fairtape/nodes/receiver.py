@@ -162,12 +162,8 @@ class SourceReplies:
         )
         return self._to(stream.source, progress)
 
-    def note_holes(self, now: Instant) -> bool:
-        """Note where holes begin and since when; whether one has lasted for `request_delay`.
-
-        Reordering alone makes holes that close by themselves. A request for them would close the window of the source.
-        """
-        delay = self._ordering.formation.timing.request_delay
+    def note_holes(self, delay: Duration, now: Instant) -> bool:
+        """Note where holes begin and since when; whether one has lasted for `delay`."""
         old = False
         for stream in self._ordering.buffer.with_holes():
             if stream.hole_at != stream.next:
@@ -175,8 +171,8 @@ class SourceReplies:
             old = old or now - stream.hole_since >= delay
         return old
 
-    def ask_for_holes(self, now: Instant, settled_through: int | None) -> list[Send]:
-        """A site whose turn is near requests holes from their sources.
+    def ask_for_holes(self, delay: Duration, now: Instant, settled_through: int | None) -> list[Send]:
+        """A site whose turn is near requests holes that have lasted for `delay` from their sources.
 
         The holder of the token also sends progress (`settled_through` is what it knows to be settled): a source that
         has dropped the blocks of the hole learns that they are lost.
@@ -185,7 +181,7 @@ class SourceReplies:
         formation = ordering.formation
         asked = []
         for stream in ordering.buffer.with_holes():
-            if now - stream.hole_since < formation.timing.request_delay:
+            if now - stream.hole_since < delay:
                 continue
             hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
             if hole is not None:
@@ -395,6 +391,11 @@ class Receiver:
                 self.receive(datagrams[position], now)
             position += taken or 1
 
+    def advance(self, now: Instant) -> None:
+        """Release and acknowledge what is due, before what has arrived is read."""
+        self._timer = None
+        self._advance(now)
+
     def wake(self, now: Instant) -> None:
         """Handle overdue acknowledgments and expired waits, take the turn, release, and send requests."""
         if self._blocks_pending and not self._completes_tokens(now) and self._formations.latest.timed:
@@ -517,14 +518,21 @@ class Receiver:
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
-        """Request the holes that have lasted, if this site's turn is near."""
+        """Request the holes that have lasted, if this site's turn is near.
+
+        Reordering alone makes holes that close by themselves, and while blocks wait in the sockets of this site, the
+        missing ones may be among them. A request for such a hole would close the window of the source.
+        """
         if not self._buffer.has_holes or not self._turn_is_near():
             self._holes_due_at = NEVER
             return
-        old = self._sources.note_holes(now)
-        self._holes_due_at = now + self._formations.latest.timing.request_delay
-        if old:
-            asked = self._sources.ask_for_holes(now, self._settled_for_sources())
+        timing = self._formations.latest.timing
+        delay = timing.request_delay
+        if self._sources.note_holes(delay, now) and self._backlog():
+            delay = timing.retry_period
+        self._holes_due_at = now + timing.request_delay
+        if self._sources.note_holes(delay, now):
+            asked = self._sources.ask_for_holes(delay, now, self._settled_for_sources())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked
 

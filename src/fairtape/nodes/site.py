@@ -253,14 +253,18 @@ class Site:
             self._check_clock(now)
             self.receiver.receive_all(datagrams, now)
 
+    def advance(self, now: Instant) -> None:
+        """Release and acknowledge what is due, before what has arrived is read."""
+        self._check_clock(now)
+        if self._receiver_due(now):
+            assert self.receiver is not None
+            self.receiver.advance(now)
+
     def wake(self, now: Instant) -> None:
         self._check_clock(now)
-        if self.receiver is not None:
-            deadline = self.receiver.deadline()
-            if deadline is not None and deadline <= now:
-                if deadline:  # 0: blocks are pending
-                    self._punctuality.woken(now - deadline)
-                self.receiver.wake(now)
+        if self._receiver_due(now):
+            assert self.receiver is not None
+            self.receiver.wake(now)
         self._follow_up(now)
         if self._report_at <= now:
             self._send_reports(now)
@@ -268,6 +272,15 @@ class Site:
         if self._catch_up_client.reader.ask_at <= now:
             self._own_counts["past_asked"] += 1
             self._effects += self._catch_up_client.ask(self.receiver, now) if self.receiver is not None else []
+
+    def _receiver_due(self, now: Instant) -> bool:
+        """Whether a deadline of the receiver has passed; by how much is noted."""
+        deadline = None if self.receiver is None else self.receiver.deadline()
+        if deadline is None or deadline > now:
+            return False
+        if deadline:  # 0: blocks are pending
+            self._punctuality.woken(now - deadline)
+        return True
 
     def _report_trouble(self, now: Instant) -> None:
         is_member = self.receiver is not None and self.receiver.active

@@ -38,7 +38,7 @@ from fairtape.core.effects import (
 )
 from fairtape.core.formation_log import StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, NEVER, SECOND, Duration, Instant
-from fairtape.core.machine import JournalMachine, Machine, StoreMachine
+from fairtape.core.machine import JournalMachine, Machine, ReleasingMachine, StoreMachine
 from fairtape.net.node_runtime import Producer, stamped
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import LinkModel, Network, Tree
@@ -122,13 +122,14 @@ class SimulatedNode:
     """One node: its machine, clock and journal, and whether it is up."""
 
     __slots__ = (
-        "armed_for", "backlog", "clock", "fetches", "journal", "machine", "node", "paused", "placed", "restarts", "up",
-        "wake_at",
+        "armed_for", "backlog", "clock", "fetches", "journal", "machine", "node", "paused", "placed", "releases",
+        "restarts", "up", "wake_at",
     )  # fmt: skip
 
     def __init__(self, node: NodeId, machine: Machine, clock: SimulatedClock, journal: SimulatedJournal | None) -> None:
         self.node = node
         self.machine = machine
+        self.releases = isinstance(machine, ReleasingMachine)  # of every incarnation
         self.clock = clock
         self.journal = journal
         self.restarts = 0  # a response from the store is only for the incarnation that asked
@@ -362,7 +363,8 @@ class World:
         costs, producer = placed.placement.costs, placed.placement.producer
         yield costs.turn
         owed = 0  # time that has been used and has not passed yet
-        if self._wake_if_due(host):
+        if host.releases and _is_due(machine.deadline(), host.clock.read(self.now)):
+            cast(ReleasingMachine, machine).advance(host.clock.read(self.now))
             owed = yield from self._act(host, placed, owed)
         arrived, calls = placed.take_slice(), len(placed.calls)
         if arrived or calls:

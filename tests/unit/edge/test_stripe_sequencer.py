@@ -25,6 +25,7 @@ from fairtape.edge.protocol.sessions import (
 )
 from fairtape.edge.protocol.stripe_sequencer import (
     MESSAGE_MAX,
+    SLICE_MAX,
     SessionClosed,
     SessionOpened,
     StripeMessages,
@@ -81,6 +82,19 @@ def test_how_the_order_is_cut_into_tokens_changes_no_number(payloads: list[bytes
         decode_opaque(m).payload for m in expected[opaque][1:]
     ]
     assert {n: m for n, m in found.items() if n != opaque} == {n: m for n, m in expected.items() if n != opaque}
+
+
+def test_a_large_token_is_numbered_in_slices_of_bounded_work() -> None:
+    """Slices change no number: those of a stripe continue, and what is no trade stays behind the trades."""
+    payloads = [b"no trade", *(encode(trade(number)) for number in range(3 * SLICE_MAX)), b"neither"]
+    whole, cut = fresh(), fresh()
+    slices = list(whole.deliver_slices(token(1, payloads)))
+    assert [sum(step.count for step in steps if isinstance(step, StripeMessages)) for steps in slices] == [
+        SLICE_MAX, SLICE_MAX, SLICE_MAX, 2,
+    ]  # fmt: skip
+    steps = cut.deliver(token(1, payloads))
+    assert steps == [step for each in slices for step in each]
+    assert whole.position == cut.position
 
 
 @given(st.integers(0, 12))

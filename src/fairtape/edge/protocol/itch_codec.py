@@ -266,11 +266,11 @@ class ItchEncoder:
         """Find the stripes of trades without a listing; returns which records are trades."""
         is_trade: Array = sane & (token.listings > 0)
         unlisted = np.flatnonzero(token.listings == 0)
-        whole = _are_trades(token.trades[unlisted])
-        for index, record in zip(unlisted.tolist(), token.trades[unlisted], strict=True):
-            if whole or _are_trades(record.tobytes()):
-                token.stripes[index] = self._stripe_index(bytes(record["symbol"]))
-                is_trade[index] = True
+        if not _are_trades(token.trades[unlisted]):
+            unlisted = unlisted[[_are_trades(record.tobytes()) for record in token.trades[unlisted]]]
+        symbols: list[bytes] = token.trades["symbol"][unlisted].tolist()
+        token.stripes[unlisted] = [self._stripe_index(symbol) for symbol in symbols]
+        is_trade[unlisted] = True
         return is_trade
 
     def _stripe_index(self, symbol: bytes) -> int:

@@ -12,7 +12,7 @@ on each, under the limit of the stripe. Without feeds it keeps its numbers and s
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from heapq import heappop, heappush
 from typing import Final
@@ -165,8 +165,15 @@ class Remulticaster:
         self.start(now)
 
     def deliver(self, delivery: Deliver, now: Instant) -> None:
+        for _ in self.deliver_slices(delivery, now):
+            pass
+
+    def deliver_slices(self, delivery: Deliver, now: Instant) -> Iterator[None]:
+        """Send a token in slices of bounded work; `drain` after each. The position is known when all were taken."""
         expected = self._sequencer.sequence
-        self._apply(self._sequencer.deliver(delivery.ordered), now)
+        for steps in self._sequencer.deliver_slices(delivery.ordered):
+            self._apply(steps, now)
+            yield
         if self._sequencer.lost:
             self.counts.strayed += 1
             if not self._loss_reported:

@@ -34,6 +34,7 @@ from fairtape.market.trades import TRADE_SIZE
 from fairtape.wire.blocks import uniform_records, unpack_messages
 
 DUE_MAX: Final = 4_096  # formations and plans that wait for their place; beyond it the position counts as lost
+SLICE_MAX: Final = 1_024  # trades that are encoded without a pause: at most a millisecond
 MESSAGE_MAX: Final = DATAGRAM_MAX - HEADER_SIZE - 2
 _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a body of trade records
 
@@ -166,20 +167,31 @@ class StripeSequencer:
 
     def deliver(self, ordered: Ordered) -> list[StripeStep]:
         """Number the messages of a token, after the changes that are due at its place."""
+        return [step for steps in self.deliver_slices(ordered) for step in steps]
+
+    def deliver_slices(self, ordered: Ordered) -> Iterator[list[StripeStep]]:
+        """`deliver`, in slices of bounded work. The position is that of a token again when all were taken."""
         if self.lost:
-            return []
+            return
         broken = any(due.change and due.change.broken and due.sequence == ordered.sequence for due in self._due)
         if ordered.sequence != self._sequence and not broken:
             self.repeated += ordered.sequence < self._sequence
             self.lost = ordered.sequence > self._sequence
-            return []
+            return
         steps: list[StripeStep] = []
         while self._due and self._due[0].sequence <= ordered.sequence:
             steps += self._apply_change(self._due.pop(0))
         self.at = ordered.acknowledged_at
         self._sequence = ordered.sequence + ordered.count
-        steps += self._encode(ordered)
-        return steps
+        messages = 0
+        for encoded in self._encode(ordered):
+            steps += encoded
+            messages += sum(each.count for each in encoded)
+            if messages >= SLICE_MAX:
+                yield steps
+                steps, messages = [], 0
+        if steps:
+            yield steps
 
     def finish(self, at: Instant) -> list[StripeStep]:
         """End the sessions; none follows."""
@@ -244,7 +256,7 @@ class StripeSequencer:
         message = encode_mark(mark, self._edition.since_midnight(at))
         return [self._frame(index, [message]) for index in range(len(self._sessions))]
 
-    def _encode(self, ordered: Ordered) -> Iterator[StripeMessages]:
+    def _encode(self, ordered: Ordered) -> Iterator[list[StripeMessages]]:
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
@@ -252,23 +264,24 @@ class StripeSequencer:
         else:
             for piece in _pieces(ordered.spans, others):
                 if isinstance(piece, _Other):
-                    yield from self._encode_notice(piece, others)
+                    yield list(self._encode_notice(piece, others))
                 else:
                     yield from self._encode_trades(b"".join(piece.records), piece.numbers, ordered, others)
         if others:
-            yield self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))
+            yield [self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))]
 
     def _encode_trades(
         self, octets: bytes, numbers: Sequence[int], ordered: Ordered, others: list[_Other]
-    ) -> Iterator[StripeMessages]:
+    ) -> Iterator[list[StripeMessages]]:
         """Encode records of a trade's size; those that are no trades are added to `others`."""
-        shares, no_trades = self._encoder.encode(octets, numbers)
-        for share in shares:
-            yield self._numbered(share.stripe, share.count, share.framed, share.size)
-        for index in no_trades:
-            sequence, start = numbers[index], index * TRADE_SIZE
-            source = _source_of(ordered.spans, sequence)
-            others.append(_Other(sequence, source, octets[start : start + TRADE_SIZE], fragment=False))
+        for begin in range(0, len(numbers), SLICE_MAX):
+            part = numbers[begin : begin + SLICE_MAX]
+            records = octets[begin * TRADE_SIZE : (begin + SLICE_MAX) * TRADE_SIZE]
+            shares, no_trades = self._encoder.encode(records, part)
+            for index in no_trades:
+                record = records[index * TRADE_SIZE : (index + 1) * TRADE_SIZE]
+                others.append(_Other(part[index], _source_of(ordered.spans, part[index]), record, fragment=False))
+            yield [self._numbered(share.stripe, share.count, share.framed, share.size) for share in shares]
 
     def _encode_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
         """A cancel or correction goes to the stripe of its trade, behind it; other notices become opaque messages."""

@@ -22,6 +22,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.edge.protocol.effects import SendMulticast, SequenceLost
 from fairtape.edge.protocol.remulticast import Remulticaster
+from fairtape.edge.protocol.stripe_sequencer import SLICE_MAX
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_numbering import (
     EdgeCheckpoint,
@@ -81,7 +82,8 @@ class EdgePublisher:
         self._counts = RemulticastCounts()  # of earlier remulticasters
         self._idle = False  # no plan is in force
         self._state_text = "searches its position"
-        self._released: deque[Deliver] = deque()  # in this step of the driver, not sent yet
+        self._released: deque[Deliver] = deque()  # not sent yet, or the first in part; bounded by flow control
+        self._slices: Iterator[bool] | None = None  # of the first release, which is sent in part
         self._kept: list[Deliver | FormationChange] = []
         self._overflowed = False
         self._entry = (0, 0)  # formation and token of the last release that was sent
@@ -98,15 +100,36 @@ class EdgePublisher:
         else:
             self._released.append(delivery)
 
-    def _send_released(self) -> None:
-        while self._released:
-            self._send(self._released.popleft())
+    def _send_slice(self) -> bool:
+        """Send the first release, or a part of it: a large token must not delay the next release.
 
-    def _send(self, delivery: Deliver) -> None:
+        Returns whether there was anything to send.
+        """
+        if not self._released:
+            return False
+        delivery = self._released[0]
+        if self._slices is None:
+            self._slices = self._send(delivery)
+        if delivery.ordered.count > SLICE_MAX and next(self._slices, False):
+            return True
+        for _ in self._slices:
+            pass
+        self._slices = None
+        self._released.popleft()
+        return True
+
+    def _send_released(self) -> None:
+        while self._send_slice():
+            pass
+
+    def _send(self, delivery: Deliver) -> Iterator[bool]:
+        """Send a release; yields True after each slice."""
         if self._remulticaster is None:
             self._keep(delivery)
             return
-        self._remulticaster.deliver(delivery, delivery.release.released_at)
+        for _ in self._remulticaster.deliver_slices(delivery, delivery.release.released_at):
+            self._carry_out()
+            yield True
         self._entry = delivery.ordered.formation, delivery.ordered.token
         if not self._carry_out():
             self._keep(delivery)
@@ -149,11 +172,11 @@ class EdgePublisher:
 
     def wake(self, now: Instant) -> None:
         """Send what is released and due, and check the thread."""
-        self._send_released()
+        self._send_slice()
         if self._remulticaster is not None:
             self._remulticaster.wake(now)
             self._carry_out()
-        if now >= self._poll_at:
+        if now >= self._poll_at and self._slices is None:  # a checkpoint is taken between two tokens
             self._poll(now)
 
     # Called by the process of the site.
@@ -288,7 +311,8 @@ class EdgePublisher:
             if isinstance(each, FormationChange):
                 self.on_formation(each)
             else:
-                self._send(each)
+                self._released.append(each)
+                self._send_released()
 
     def _start_maintenance(self) -> None:
         """Save the position and set up the next plans, in the thread."""

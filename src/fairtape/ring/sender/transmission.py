@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeAlias
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.load import SiteLoad
 from fairtape.ring.sender.retention import Block, RetentionBuffer
-from fairtape.ring.sender.window import BURST_MAX, PACKET_MIN, Limit, SendPace, SendWindow, packet_size
+from fairtape.ring.sender.window import PACKET_MIN, Limit, SendPace, SendWindow, packet_size
 from fairtape.wire.blocks import (
     MESSAGE_MAX,
     fitting_count,
@@ -226,7 +226,7 @@ class Transmission:
         if self._kept.full or not self._queue:
             return datagrams
         window, pace = self._window, self._pace
-        pace.set_rate(window.bytes_per_s, max(min(window.size, BURST_MAX), self._datagram_max), now)
+        pace.set_rate(window.bytes_per_s, max(window.burst, self._datagram_max), now)
         while self._queue and len(self._flight) < FLIGHT_BLOCKS_MAX:
             size_max = self._body_size(self._queue[0])
             if size_max is None:
@@ -234,7 +234,7 @@ class Transmission:
                 break
             if pace.next_at > now:
                 window.held_back()
-                self._held_back_until = pace.next_at
+                self._held_back_until = pace.resumes_at
                 break
             if len(datagrams) == BURST_BLOCKS_MAX:
                 self._held_back_until = now

@@ -34,6 +34,7 @@ GROWTH_PERIOD: Final = 8 * SECOND  # in which a window would grow from nothing t
 GROWTH_DIVISOR: Final = 64  # a window also grows by this part of itself in each token period
 GROWTH_STEPS_MAX: Final = 4  # token periods for which it grows at one acknowledgment
 BURST_MAX: Final = 128 << 10  # bytes that leave at once: two UDP_SEGMENT trains of full datagrams
+BURST_DIVISOR: Final = 4  # part of the window that leaves at once, less than what BACKLOG_TARGET allows
 MEASURED_PERIOD: Final = 80 * MILLISECOND  # of tokens at the configured period: twice as long as a site may be late
 MEASURED_TOKENS_MIN: Final = 8
 
@@ -138,6 +139,11 @@ class SendWindow:
         """The rate that sends the window in a token period, and a quarter more, for tokens that come early."""
         return max(5 * self.size * SECOND // (4 * self.token_period.present), 1)
 
+    @property
+    def burst(self) -> int:
+        """What may leave at once: no burst alone makes a backlog that slows the sources."""
+        return min(self.size // BURST_DIVISOR, BURST_MAX)
+
     def sent(self, size: int) -> None:
         """A packet was sent for the first time."""
         self.flight += size
@@ -215,6 +221,11 @@ class SendPace:
         self._bytes_per_s = bytes_per_s if limit is None else min(bytes_per_s, limit)
         self._credit = burst * SECOND // self._bytes_per_s
         self.next_at = min(self.next_at, now + self._credit)
+
+    @property
+    def resumes_at(self) -> Instant:
+        """When to send again after a packet had to wait: with half a burst at once, because a train costs less."""
+        return self.next_at + self._credit // 2
 
     def sent(self, size: int, now: Instant) -> None:
         self.next_at = max(self.next_at, now - self._credit) + size * SECOND // self._bytes_per_s
