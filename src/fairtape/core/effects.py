@@ -114,12 +114,13 @@ class AppendFormation:
 
 @dataclass(slots=True)
 class Fetch:
-    """Read journal entries after `token`, up to about `size_max` bytes, and pass them to `fetched`."""
+    """Read journal entries after `token`, up to both limits but at least one, and pass them to `fetched`."""
 
     token: int
     formation: int | None  # the last one before that position; 0: none; None: any
-    size_max: int
+    size_max: int  # bytes
     ticket: int  # identifies the response
+    count_max: int = 1 << 30
 
 
 @dataclass(slots=True)

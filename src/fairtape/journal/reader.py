@@ -525,8 +525,8 @@ class History:
         self._journal = JournalReader(Path(directory))
         self._places: dict[Position, Place] = {}
 
-    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
-        """The entries that follow a position, in order, as many as fit into `size_max` bytes, but at least one.
+    def after(self, token: int, size_max: int, *, formation: int = 0, count_max: int = 1 << 30) -> list[bytes]:
+        """The entries that follow a position, in order: at most `count_max` and `size_max` bytes, but at least one.
 
         The position is that of the reader's last entry (`fairtape.core.entries.position_of`). A reader that asks again
         from the end of each chunk gets the whole order and nothing twice. Where it knows no formation (0), it gets
@@ -536,11 +536,11 @@ class History:
         known = self._places.pop(position, None)
         if known is not None:
             try:
-                return self._read(known, position, size_max, known=True)
+                return self._read(known, position, size_max, count_max, known=True)
             except Damaged:
                 pass  # the journal was truncated since; real damage is found by the search
         place = self._journal.place_after(position)
-        return [] if place is None else self._read(place, position, size_max, known=False)
+        return [] if place is None else self._read(place, position, size_max, count_max, known=False)
 
     def update_index(self) -> None:
         """Index what was appended since the last call.
@@ -549,7 +549,7 @@ class History:
         """
         self._journal.update_index()
 
-    def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
+    def _read(self, place: Place, position: Position, size_max: int, count_max: int, *, known: bool) -> list[bytes]:
         found: list[bytes] = []
         scanner = RecordScanner(place, self._journal.owner())
         try:
@@ -558,7 +558,7 @@ class History:
             while (step := scanner.next_head()) is not None:
                 offset, head = step
                 size_max -= head.encoded_size
-                if found and size_max < 0:
+                if found and (size_max < 0 or len(found) >= count_max):
                     break
                 encoded, digest = scanner.segment.encoded(offset, head, place.previous, head.sequence)
                 found.append(encoded)

@@ -80,8 +80,8 @@ class JournalInterface(Protocol):
 class HistoryInterface(Protocol):
     """Reads a journal beside its writer, for sites that catch up."""
 
-    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
-        """The entries that follow a position, as many as fit into `size_max` bytes, but at least one."""
+    def after(self, token: int, size_max: int, *, formation: int = 0, count_max: int = ...) -> list[bytes]:
+        """The entries that follow a position, at most `count_max` and `size_max` bytes, but at least one."""
 
     def update_index(self) -> None:
         """Index what was appended, so that later reads need no scan."""
@@ -437,11 +437,8 @@ def stamped(release: Release, released_at: Instant) -> Release:
 
 def _read_history(history: HistoryInterface, fetch: Fetch) -> list[bytes]:
     """Formation 0: the reader holds no formation yet, so everything follows. None: the token alone decides."""
-    if fetch.formation is None:
-        return history.after(fetch.token, fetch.size_max)
-    if fetch.formation == 0:
-        return history.after(0, fetch.size_max)
-    return history.after(fetch.token, fetch.size_max, formation=fetch.formation)
+    token = 0 if fetch.formation == 0 else fetch.token
+    return history.after(token, fetch.size_max, formation=fetch.formation or 0, count_max=fetch.count_max)
 
 
 class _Timed(Protocol):

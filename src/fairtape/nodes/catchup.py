@@ -280,14 +280,21 @@ class CatchUpServer:
         self._ticket = 0
 
     def start_read(self, request: CatchUp) -> Fetch | None:
-        """What to read from the journal; None if too many requests are pending."""
-        if len(self._requests) >= REQUESTS_MAX:
+        """What to read from the journal; None if too many requests are pending, or one of the same site.
+
+        A site that waits repeats its request. Reading the journal for each repetition would keep it waiting.
+        """
+        if len(self._requests) >= REQUESTS_MAX or any(
+            each.sender == request.sender for each in self._requests.values()
+        ):
             return None
         self._ticket += 1
         self._requests[self._ticket] = request
-        # Twice what fits, so that the response has all requested chunks and the client need not wait for more.
-        size = 2 * min(request.chunks_max, WINDOW) * chunk_size(self._datagram_max)
-        return Fetch(request.token, request.formation, size, self._ticket)
+        # Twice what fits, so that the response has all requested chunks and the client need not wait for more. But an
+        # entry takes a chunk or more: the journal is not read beyond what the response has.
+        chunks = min(request.chunks_max, WINDOW)
+        size = 2 * chunks * chunk_size(self._datagram_max)
+        return Fetch(request.token, request.formation, size, self._ticket, count_max=chunks)
 
     def answer(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
         """The response, after the journal was read."""

@@ -48,12 +48,12 @@ class SimulatedJournal:
         assert release.token > self.released_through
         self.released_through = release.token
 
-    def after(self, token: int, formation: int | None, size_max: int) -> list[bytes]:
-        """The entries after a position: at least one if there is any, then as many as fit into `size_max` bytes."""
+    def after(self, token: int, formation: int | None, size_max: int, count_max: int) -> list[bytes]:
+        """The entries after a position: at least one if there is any, then as many as both limits allow."""
         known = formation is not None
         start = bisect_right(self._positions, (formation, token)) if known else self._first_above(token)
         found: list[bytes] = []
-        for encoded in self._encoded[start:]:
+        for encoded in self._encoded[start : start + count_max]:
             if found and size_max < len(encoded):
                 break
             size_max -= len(encoded)

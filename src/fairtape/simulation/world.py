@@ -472,7 +472,7 @@ class World:
     @staticmethod
     def _read_journal(host: SimulatedNode, journal: SimulatedJournal, now: Instant) -> None:
         fetch = host.fetches.popleft()
-        entries = journal.after(fetch.token, fetch.formation, fetch.size_max)
+        entries = journal.after(fetch.token, fetch.formation, fetch.size_max, fetch.count_max)
         cast(JournalMachine, host.machine).fetched(fetch.ticket, entries, now)
 
     @staticmethod

@@ -6,12 +6,14 @@ from typing import Any, cast
 import pytest
 
 from fairtape.core.entries import Position
-from fairtape.nodes.catchup import CatchUpClient
+from fairtape.nodes.catchup import WINDOW, CatchUpClient, CatchUpServer
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
-from fairtape.wire.membership import POSITION, HistoryChunk
+from fairtape.wire.membership import POSITION, CatchUp, HistoryChunk
+from fairtape.wire.seals import Keys
 
 LATEST = 5
+KEYS = Keys.from_secret(b"catch up", [1, 2, 3], [])
 NOW = 1_000
 
 
@@ -85,3 +87,31 @@ def test_a_site_that_does_not_hold_the_order_as_far_confirms_nothing() -> None:
     site = Site()
     answer(site, known=LATEST, complete=110, ends=Position(3, 99))
     assert "verify" not in site.calls
+
+
+def test_a_server_reads_its_journal_once_for_a_site_that_repeats_its_request() -> None:
+    """Reading for each repetition took so long that the members of the ring missed their tokens."""
+    authenticator = MessageAuthenticator(me=1, keys=KEYS, peers=KEYS.sites, first_serial=1)
+    server = CatchUpServer(me=1, authenticator=authenticator, datagram_max=1_400)
+    request = CatchUp(0, 3, 2, 120, 0, WINDOW)
+    fetch = server.start_read(request)
+    assert fetch is not None
+    assert fetch.count_max == WINDOW  # an entry takes a chunk or more: no further ones are read
+    assert server.start_read(request) is None
+    other = server.start_read(CatchUp(0, 3, 3, 120, 0, 1))
+    assert other is not None
+    assert other.count_max == 1
+    receiver = cast("ReconfigurableReceiver", cast("Any", Serving()))
+    assert [send.to for send in server.answer(fetch.ticket, [], receiver)] == [2]
+    assert server.start_read(request) is not None
+
+
+@dataclass
+class Serving:
+    """What the server states of its receiver."""
+
+    complete_through: int = 300
+    survives_through: int = 300
+    verified: bool = True
+    journal_end: Position = Position(3, 300)  # noqa: RUF009 - it is a value
+    formation: Numbered = field(default_factory=Numbered)
