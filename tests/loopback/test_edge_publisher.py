@@ -10,7 +10,7 @@ from fairtape.edge.protocol.archive import RecentMessages
 from fairtape.edge.protocol.feed_assignment import Region, feeds_of
 from fairtape.edge.protocol.sessions import Edition, StripePosition
 from fairtape.edge.protocol.stripe_sequencer import SLICE_MAX, StripeMessages, StripeSequencer
-from fairtape.edge.service.publisher import EdgePublisher
+from fairtape.edge.service.publisher import WAITING_MAX, EdgePublisher
 from fairtape.edge.service.settings import EdgeSettings
 from fairtape.edge.service.stripe_plans import StripePlanStore
 from fairtape.journal import JournalWriter, SyncPolicy
@@ -20,7 +20,7 @@ from fairtape.net.clock import SharedClock
 from fairtape.net.transports import LOOPBACK
 from loopback.edge_sockets import Groups, PacketReceiver, until
 from unit.edge.edge_journals import SETTINGS, Content, history, plan_store, release_of
-from unit.edge.edge_values import NOON, delivery, token, trade
+from unit.edge.edge_values import NOON, delivery, token, tokens, trade
 
 CLOCK = SharedClock()
 
@@ -263,3 +263,38 @@ def test_a_site_sends_on_the_feeds_that_a_formation_assigns_to_it(tmp_path: Path
         until(lambda: bool(other.messages()), site.wake, other.receive)
         for name, messages in other.messages().items():
             assert all(wanted[name][number - 1] == message for number, message in messages.items())
+
+
+def test_releases_that_slices_do_not_keep_up_with_are_sent_at_once(tmp_path: Path) -> None:
+    """Then the next release is late, its site reports the lag, and sources are slowed: the queue has a limit."""
+    plan = Groups().plan()
+    with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site:
+        until(lambda: site.is_sending, site.wake)
+        for number in range(WAITING_MAX + 3):
+            first = number * 2 * SLICE_MAX + 1
+            site.feed_entry(token(first, [encode(trade(each)) for each in range(first, first + 2 * SLICE_MAX)]))
+        site.wake()
+        counts = site.publisher.status().counts
+        assert counts is not None
+        assert counts.messages >= 3 * 2 * SLICE_MAX
+
+
+def test_releases_are_kept_in_order_when_the_position_is_lost(tmp_path: Path) -> None:
+    plan = Groups().plan()
+    released = tokens(8, 4)
+    wanted = expected(plan, released)
+    with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site, packet_receiver(plan) as received:
+        until(lambda: site.is_sending, site.wake)
+        site.feed_entry(released[0])
+        site.wake()
+        remulticaster = site.publisher._remulticaster
+        assert remulticaster is not None
+        remulticaster._sequencer.lost = True  # as after a change that came too late
+        for each in released[1:5]:
+            site.feed_entry(each)
+        site.wake()
+        for each in released[5:]:
+            site.feed_entry(each)
+        until(lambda: complete(received, wanted), site.wake, received.receive)
+        check(received, wanted)
+        assert len([line for line in site.logged if "expected sequence" in line]) == 1

@@ -49,7 +49,7 @@ def test_after_the_overload_everything_published_is_delivered(seed: int) -> None
     assert outcome.all_delivered or (outcome.reforming and not draw(seed).healing)
 
 
-@pytest.mark.parametrize("seed", [74, 173])
+@pytest.mark.parametrize("seed", [82, 98])
 def test_a_pace_that_changes_under_overload_starves_no_source(seed: int) -> None:
     """Sites know the formation of the slower token long before its first token."""
     overload = OverloadedCluster(draw(seed))
@@ -109,7 +109,7 @@ def test_sources_well_below_the_capacity_are_carried_in_time(seed: int) -> None:
     assert outcome.reforming == 0
 
 
-UNBOUNDED_SEED = 16
+UNBOUNDED_SEED = 120
 
 
 def test_an_unbounded_turn_is_noticed() -> None:

@@ -296,11 +296,12 @@ class CatchUpServer:
         size = 2 * chunks * chunk_size(self._datagram_max)
         return Fetch(request.token, request.formation, size, self._ticket, count_max=chunks)
 
-    def answer(self, ticket: int, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> list[Send]:
+    def end_read(self, ticket: int) -> CatchUp | None:
+        """The request for which the journal was read. It is no longer pending, whether it can be answered or not."""
+        return self._requests.pop(ticket, None)
+
+    def answer(self, request: CatchUp, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> Send:
         """The response, after the journal was read."""
-        request = self._requests.pop(ticket, None)
-        if request is None:
-            return []
         chunks = answer(
             request,
             entries,
@@ -312,4 +313,4 @@ class CatchUpServer:
             journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,
         )
-        return [Send(request.sender, [self._authenticator.for_membership(chunk) for chunk in chunks])]
+        return Send(request.sender, [self._authenticator.for_membership(chunk) for chunk in chunks])

@@ -162,14 +162,14 @@ class SourceReplies:
         )
         return self._to(stream.source, progress)
 
-    def note_holes(self, delay: Duration, now: Instant) -> bool:
-        """Note where holes begin and since when; whether one has lasted for `delay`."""
-        old = False
+    def note_holes(self, now: Instant) -> Duration:
+        """Note where holes begin and since when; how long the oldest has lasted."""
+        oldest = 0
         for stream in self._ordering.buffer.with_holes():
             if stream.hole_at != stream.next:
                 stream.hole_at, stream.hole_since = stream.next, now
-            old = old or now - stream.hole_since >= delay
-        return old
+            oldest = max(oldest, now - stream.hole_since)
+        return oldest
 
     def ask_for_holes(self, delay: Duration, now: Instant, settled_through: int | None) -> list[Send]:
         """A site whose turn is near requests holes that have lasted for `delay` from their sources.
@@ -392,8 +392,14 @@ class Receiver:
             position += taken or 1
 
     def advance(self, now: Instant) -> None:
-        """Release and acknowledge what is due, before what has arrived is read."""
+        """Release and acknowledge what is due, before what has arrived is read.
+
+        Blocks that were read may have completed a token, and it may be this site's turn then.
+        """
         self._timer = None
+        self._ack_timeout.note_time(now)
+        if self._blocks_pending:
+            self._completes_tokens(now)
         self._advance(now)
 
     def wake(self, now: Instant) -> None:
@@ -527,11 +533,11 @@ class Receiver:
             self._holes_due_at = NEVER
             return
         timing = self._formations.latest.timing
-        delay = timing.request_delay
-        if self._sources.note_holes(delay, now) and self._backlog():
+        oldest, delay = self._sources.note_holes(now), timing.request_delay
+        if delay <= oldest < timing.retry_period and self._backlog():
             delay = timing.retry_period
         self._holes_due_at = now + timing.request_delay
-        if self._sources.note_holes(delay, now):
+        if oldest >= delay:
             asked = self._sources.ask_for_holes(delay, now, self._settled_for_sources())
             self.counts["holes_asked"] += len(asked)
             self._effects += asked

@@ -259,6 +259,7 @@ class Site:
         if self._receiver_due(now):
             assert self.receiver is not None
             self.receiver.advance(now)
+            self._follow_up(now)
 
     def wake(self, now: Instant) -> None:
         self._check_clock(now)
@@ -326,9 +327,10 @@ class Site:
             self._unreleased += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
             self._read_unreleased(now, exhausted=not entries)
             return
-        if self.receiver is not None:
+        request = self._catch_up_server.end_read(ticket)
+        if self.receiver is not None and request is not None:
             self._own_counts["past_served"] += 1
-            self._effects += self._catch_up_server.answer(ticket, entries, self.receiver)
+            self._effects.append(self._catch_up_server.answer(request, entries, self.receiver))
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered

@@ -53,7 +53,7 @@ class SimulatedJournal:
         known = formation is not None
         start = bisect_right(self._positions, (formation, token)) if known else self._first_above(token)
         found: list[bytes] = []
-        for encoded in self._encoded[start : start + count_max]:
+        for encoded in self._encoded[start : start + max(count_max, 1)]:
             if found and size_max < len(encoded):
                 break
             size_max -= len(encoded)

@@ -355,7 +355,7 @@ class World:
             placed.ready(self.now)
 
     def _turn(self, host: SimulatedNode) -> Iterator[Duration]:
-        """One turn of a node on a processor: what is due, a slice of what has arrived, and what is due then."""
+        """One turn of a node on a processor: releases, a slice of what has arrived, and what is due then."""
         placed, machine = host.placed, host.machine
         assert placed is not None
         placed.begin(self.now)

@@ -25,6 +25,7 @@ from fairtape.edge.protocol.sessions import (
 )
 from fairtape.edge.protocol.stripe_sequencer import (
     MESSAGE_MAX,
+    OTHERS_MAX,
     SLICE_MAX,
     SessionClosed,
     SessionOpened,
@@ -354,3 +355,13 @@ def test_cancels_and_corrections_are_plain_itch_messages() -> None:
     assert [each.number for each in at_stranger if isinstance(each, CanceledPrint)][-1] == 99
     opaque = sessions_of(steps)[edition().session(3)]
     assert [decode_opaque(message).sequence for message in opaque[1:]] == [6]
+
+
+@pytest.mark.parametrize("payload", [b"x" * 64, b"no trade"])
+def test_messages_that_are_no_trades_are_numbered_in_small_slices(payload: bytes) -> None:
+    """They cost more, and any source may send them."""
+    slices = list(fresh().deliver_slices(token(1, [payload] * 5 * OTHERS_MAX)))
+    assert len(slices) >= 5
+    messages = [step.count for steps in slices for step in steps if isinstance(step, StripeMessages)]
+    assert max(messages) <= OTHERS_MAX
+    assert sum(messages) == 5 * OTHERS_MAX

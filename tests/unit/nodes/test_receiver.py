@@ -3,13 +3,15 @@
 What the papers promise of a receiver is in tests/paper; hostile bytes are in `test_hostile.py`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from fairtape.core.effects import Append, Channel, Deliver, Multicast, Reason, Report, Send
+from fairtape.core.effects import Append, Channel, Deliver, Effect, Multicast, Reason, Report, Send
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.nodes.receiver import JoinedTooLate, Receiver
+from fairtape.ring.load import LAG_TARGET
 from fairtape.wire.blocks import pack_messages
 from fairtape.wire.frames import (
     ACK_PARTS_MAX,
@@ -455,3 +457,66 @@ def test_its_clock_bound_travels_with_every_acknowledgment_and_release() -> None
     receive(site, Signer().ack(LAYOUT, 3, 2), LAYOUT.scheduled_at(3))
     effects = site.drain() + [effect for _, effect in run_until(site, LAYOUT.commit_at(1))]
     assert [deliver.release.clock_bound for deliver in only(Deliver, effects)] == [123]
+
+
+# A step of the driver: `advance`, then what has arrived, then `wake`.
+
+
+def test_time_in_which_a_site_did_not_run_counts_for_no_wait_whatever_it_reads_first() -> None:
+    """Decision 30. Ack(2) overtook Ack(1), a block is lost, and Ack(1) waits in the socket of a site that sleeps."""
+    layout = formation((1, 2, 4, 5, 6, 7, 8, 9, 3), timing=replace(TIMING, token_period=5 * MILLISECOND))
+    site, signer = receiver(3, layout), Signer()
+    late, overtaking = signer.ack(layout, 1, 1, [named(1, 2)]), signer.ack(layout, 2, 3, [])
+    site.receive_all([block(2)], STARTS_AT)
+    now = layout.scheduled_at(2) + MILLISECOND
+    site.receive_all([overtaking], now)
+    site.wake(now)
+    now += TIMING.reform_delay + 10 * MILLISECOND
+    site.advance(now)
+    site.receive_all([late], now)
+    site.wake(now)
+    assert not [effect for effect in site.drain() if isinstance(effect, Report)]
+
+
+def test_blocks_that_complete_a_token_let_a_site_take_its_turn_before_it_reads_on() -> None:
+    site, signer = receiver(2, LAYOUT), Signer()
+    site.receive_all([signer.ack(LAYOUT, 1, 1, [named(1, 2)])], STARTS_AT)
+    site.drain()
+    now = LAYOUT.scheduled_at(2)
+    site.receive_all([block(1), block(2)], now)
+    site.advance(now)
+    assert [type(effect) for effect in site.drain()] == [Append, Multicast]
+
+
+def test_an_acknowledgment_is_late_by_what_is_left_besides_its_k_tokens() -> None:
+    """Decision 48: with K = 2 a commit waits for two more tokens, which are no time for repairs."""
+    layout = formation(resilience=2)
+    behind = TIMING.commit_delay // 2 - 10 * MILLISECOND  # more than half of the rest, less than half of all
+    site = receiver(1, layout)
+    site.wake(STARTS_AT + behind)
+    (acknowledgment,) = [each for each in controls(site.drain()) if isinstance(each, Ack)]
+    spare = TIMING.commit_delay - 2 * TIMING.token_period
+    assert acknowledgment.release_lag_us * 1_000 == behind - spare // 2 + LAG_TARGET
+
+
+def holes_in(effects: Sequence[Effect]) -> list[Hole]:
+    return [each for each in controls(effects) if isinstance(each, Hole)]
+
+
+def test_a_hole_is_not_asked_for_while_blocks_wait_in_the_sockets_of_the_site() -> None:
+    """The missing block may be among them; after T_R it is not."""
+    backlog = [MILLISECOND]
+    site = Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT - SECOND, backlog=lambda: backlog[0])
+    site.receive_all([block(2), block(3)], SOON)
+    site.wake(SOON + TIMING.request_delay)
+    assert not holes_in(site.drain())
+    backlog[0] = 0
+    site.wake(SOON + 2 * TIMING.request_delay)
+    assert len(holes_in(site.drain())) == 1
+
+
+def test_a_hole_that_lasts_is_asked_for_though_blocks_wait() -> None:
+    site = Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT - SECOND, backlog=lambda: MILLISECOND)
+    site.receive_all([block(2), block(3)], SOON)
+    found = [at for at, effect in run_until(site, SOON + 3 * T_R) if holes_in([effect])]
+    assert found[0] >= SOON + T_R

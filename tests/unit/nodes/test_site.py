@@ -1,6 +1,8 @@
 """A site: reports, leases, fences and formations of the reformation servers."""
 
-from fairtape.core.effects import Fetch, Recovered, Send
+from dataclasses import replace
+
+from fairtape.core.effects import LOOP_CHANNEL, Fetch, Multicast, Recovered, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
@@ -206,3 +208,35 @@ def test_noise_is_counted_and_changes_nothing() -> None:
     for noise in (b"", b"noise", bytes(200)):
         active.site.receive(noise, NOW)
     assert active.report().membership_state is MembershipState.NEWBORN
+
+
+def test_a_request_that_cannot_be_answered_does_not_stay_pending() -> None:
+    """A site that rolls back has no receiver when its journal was read. It serves the same site afterwards."""
+    active = ActiveSite()
+    active.install(FIRST)
+    site = active.site
+    site.drain()
+    active.receive(CatchUp(0, 1, 3, 0, 0, 64))
+    (fetch,) = [effect for effect in site.drain() if isinstance(effect, Fetch)]
+    second = formation_of(1, 2, 3, number=2, first_token=6, first_sequence=6, starts_at=NOW + 2 * SECOND, keeper=1)
+    site._roll_back(5, second)
+    site.recovered(replace(Recovered.nothing(), token=5, sequence=6, released_through=3, number=1), NOW)
+    site.fetched(fetch.ticket, [], NOW)  # reads are answered in their order
+    site.fetched(0, [], NOW)
+    site.drain()
+    active.receive(CatchUp(0, 2, 3, 0, 0, 64), NOW + SECOND)
+    assert [effect.ticket for effect in site.drain() if isinstance(effect, Fetch)] == [fetch.ticket + 1]
+
+
+def test_a_junction_passes_the_secondary_token_in_the_step_that_completes_the_primary_one() -> None:
+    """The only member of the primary loop receives nothing that would wake it again."""
+    active = ActiveSite(2)
+    begins_at = NOW + 10 * MILLISECOND
+    primary = formation_of(2, number=1, first_token=1, first_sequence=1, starts_at=begins_at, keeper=2)
+    active.install(primary)
+    active.install(formation_of(2, 5, number=1, loop=1, stride=1, first_token=1, first_sequence=1, starts_at=begins_at))
+    active.lease(NOW + MILLISECOND)
+    active.site.drain()
+    active.site.advance(begins_at)
+    sent = [effect.channel for effect in active.site.drain() if isinstance(effect, Multicast)]
+    assert sorted(channel >= LOOP_CHANNEL for channel in sent) == [False, True]

@@ -270,3 +270,12 @@ def test_a_window_sends_itself_in_the_measured_period_and_may_grow_with_it() -> 
     for token in range(1, 64):
         window.token_period.note(token, NOW + 2 * token * PERIOD)
     assert (window.bytes_per_s, window.maximum) == (rate // 2, window_max_of(2 * PERIOD))
+
+
+@given(st.integers(LOADED_WINDOW_MIN, WINDOW_MAX))
+def test_a_packet_that_must_wait_waits_a_tenth_of_a_token_period_longer_at_most(size: int) -> None:
+    """So that half a burst leaves at once; a source with a small window must not wait for whole token periods."""
+    window = SendWindow(token_period=PERIOD, packet_max=PACKET)
+    window.size = size
+    assert window.train_delay <= PERIOD // 10
+    assert window.burst <= size // 4

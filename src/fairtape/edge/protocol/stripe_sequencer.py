@@ -34,7 +34,8 @@ from fairtape.market.trades import TRADE_SIZE
 from fairtape.wire.blocks import uniform_records, unpack_messages
 
 DUE_MAX: Final = 4_096  # formations and plans that wait for their place; beyond it the position counts as lost
-SLICE_MAX: Final = 1_024  # trades that are encoded without a pause: at most a millisecond
+SLICE_MAX: Final = 1_024  # trades that are encoded without a pause: about a millisecond
+OTHERS_MAX: Final = 64  # other messages that are encoded without a pause: they cost up to sixteen times as much
 MESSAGE_MAX: Final = DATAGRAM_MAX - HEADER_SIZE - 2
 _RECORDS: Final = TRADE_SIZE.to_bytes(2, "big")  # the first bytes of a body of trade records
 
@@ -183,13 +184,13 @@ class StripeSequencer:
             steps += self._apply_change(self._due.pop(0))
         self.at = ordered.acknowledged_at
         self._sequence = ordered.sequence + ordered.count
-        messages = 0
-        for encoded in self._encode(ordered):
+        done = 0
+        for messages, encoded in self._encode(ordered):
             steps += encoded
-            messages += sum(each.count for each in encoded)
-            if messages >= SLICE_MAX:
+            done += messages
+            if done >= SLICE_MAX:
                 yield steps
-                steps, messages = [], 0
+                steps, done = [], 0
         if steps:
             yield steps
 
@@ -256,7 +257,8 @@ class StripeSequencer:
         message = encode_mark(mark, self._edition.since_midnight(at))
         return [self._frame(index, [message]) for index in range(len(self._sessions))]
 
-    def _encode(self, ordered: Ordered) -> Iterator[list[StripeMessages]]:
+    def _encode(self, ordered: Ordered) -> Iterator[tuple[int, list[StripeMessages]]]:
+        """Yields parts of the token: how many messages as costly as a trade were encoded, and the result."""
         octets = _all_records(ordered)
         others: list[_Other] = []
         if octets is not None:
@@ -264,24 +266,30 @@ class StripeSequencer:
         else:
             for piece in _pieces(ordered.spans, others):
                 if isinstance(piece, _Other):
-                    yield list(self._encode_notice(piece, others))
+                    yield 1, list(self._encode_notice(piece, others))
                 else:
                     yield from self._encode_trades(b"".join(piece.records), piece.numbers, ordered, others)
-        if others:
-            yield [self._frame(self._opaque, self._opaque_messages(sorted(others), ordered.acknowledged_at))]
+        others.sort()
+        for begin in range(0, len(others), OTHERS_MAX):
+            part = others[begin : begin + OTHERS_MAX]
+            yield SLICE_MAX, [self._frame(self._opaque, self._opaque_messages(part, ordered.acknowledged_at))]
 
     def _encode_trades(
         self, octets: bytes, numbers: Sequence[int], ordered: Ordered, others: list[_Other]
-    ) -> Iterator[list[StripeMessages]]:
-        """Encode records of a trade's size; those that are no trades are added to `others`."""
-        for begin in range(0, len(numbers), SLICE_MAX):
-            part = numbers[begin : begin + SLICE_MAX]
-            records = octets[begin * TRADE_SIZE : (begin + SLICE_MAX) * TRADE_SIZE]
+    ) -> Iterator[tuple[int, list[StripeMessages]]]:
+        """Encode records of a trade's size; those that are no trades are added to `others`, and cost much more."""
+        begin, size = 0, SLICE_MAX
+        while begin < len(numbers):
+            part = numbers[begin : begin + size]
+            records = octets[begin * TRADE_SIZE : (begin + size) * TRADE_SIZE]
+            begin += size
             shares, no_trades = self._encoder.encode(records, part)
+            size = OTHERS_MAX if no_trades else SLICE_MAX
             for index in no_trades:
                 record = records[index * TRADE_SIZE : (index + 1) * TRADE_SIZE]
                 others.append(_Other(part[index], _source_of(ordered.spans, part[index]), record, fragment=False))
-            yield [self._numbered(share.stripe, share.count, share.framed, share.size) for share in shares]
+            framed = [self._numbered(share.stripe, share.count, share.framed, share.size) for share in shares]
+            yield SLICE_MAX if no_trades else len(part), framed
 
     def _encode_notice(self, piece: _Other, others: list[_Other]) -> Iterator[StripeMessages]:
         """A cancel or correction goes to the stripe of its trade, behind it; other notices become opaque messages."""

@@ -41,6 +41,7 @@ from fairtape.wire.frames import NUMBER_MAX
 KEPT_MAX: Final = 8_192  # releases kept during a search for the position; beyond it the search is repeated
 POLL_PERIOD: Final = 20 * MILLISECOND  # between two checks of the thread
 MAINTENANCE_PERIOD: Final = 1 * SECOND  # between two checkpoints, and two searches for new plans
+WAITING_MAX: Final = 2  # releases that wait to be sent in slices, while the driver reads and releases
 SWITCH_PERIOD: Final = 0.000_5  # seconds for which the thread may keep the interpreter from the driver
 
 _Work = tuple[RecoveredPosition, Remulticaster | None]
@@ -82,7 +83,7 @@ class EdgePublisher:
         self._counts = RemulticastCounts()  # of earlier remulticasters
         self._idle = False  # no plan is in force
         self._state_text = "searches its position"
-        self._released: deque[Deliver] = deque()  # not sent yet, or the first in part; bounded by flow control
+        self._released: deque[Deliver] = deque()  # not sent yet, or the first in part
         self._slices: Iterator[bool] | None = None  # of the first release, which is sent in part
         self._kept: list[Deliver | FormationChange] = []
         self._overflowed = False
@@ -116,6 +117,8 @@ class EdgePublisher:
             pass
         self._slices = None
         self._released.popleft()
+        while self._released and self._remulticaster is None:  # its position was lost, and is searched
+            self._keep(self._released.popleft())
         return True
 
     def _send_released(self) -> None:
@@ -171,8 +174,13 @@ class EdgePublisher:
         return self._poll_at if due_at is None else min(due_at, self._poll_at)
 
     def wake(self, now: Instant) -> None:
-        """Send what is released and due, and check the thread."""
+        """Send a slice of what is released, and what is due; check the thread.
+
+        Where slices do not keep up, everything is sent at once. That delays releases, and so slows the sources.
+        """
         self._send_slice()
+        while len(self._released) > WAITING_MAX:
+            self._send_slice()
         if self._remulticaster is not None:
             self._remulticaster.wake(now)
             self._carry_out()

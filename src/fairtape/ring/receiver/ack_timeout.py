@@ -61,12 +61,12 @@ class AckTimeout:
 
     def ack_sent(self, now: Instant) -> None:
         """This site sent the highest acknowledgment; it is still on its way to the next site."""
-        self._note_time(now)
+        self.note_time(now)
         self._known_at = now + self._formations.latest.timing.one_way_max
 
     def ack_received(self, token: int, sent_at: Instant, now: Instant) -> None:
         """A new highest acknowledgment was received."""
-        self._note_time(now)
+        self.note_time(now)
         formation = self._formations.of(token)
         if formation.timed:
             self._lateness.arrived(
@@ -121,7 +121,7 @@ class AckTimeout:
 
     def start_overdue(self, now: Instant) -> None:
         """Start the recovery of overdue acknowledgments. A site that is late itself awaits none."""
-        self._note_time(now)
+        self.note_time(now)
         while self.deadline() <= now:
             if not self._is_mine(self._watched):
                 self._recoveries.overdue(self._watched, max(self._due_at(self._watched), self._awake_since), now)
@@ -132,6 +132,7 @@ class AckTimeout:
 
         Requests that were not possible yet count as made (decision 30, Awaited acknowledgment).
         """
+        self.note_time(now)
         since = max(self._due_at(token), self._awake_since)
         if token < self._watched or since > now:
             return False
@@ -147,7 +148,7 @@ class AckTimeout:
         formation = self._formations.of(token)
         return formation.scheduled_at(token) + formation.timing.one_way_max
 
-    def _note_time(self, now: Instant) -> None:
+    def note_time(self, now: Instant) -> None:
         """Detect that this site did not run: while anything is missing, it receives or is woken in every T_R.
 
         A clock that was set back must not extend a wait.

@@ -234,7 +234,7 @@ class Transmission:
                 break
             if pace.next_at > now:
                 window.held_back()
-                self._held_back_until = pace.resumes_at
+                self._held_back_until = pace.next_at + window.train_delay
                 break
             if len(datagrams) == BURST_BLOCKS_MAX:
                 self._held_back_until = now

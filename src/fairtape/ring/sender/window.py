@@ -144,6 +144,11 @@ class SendWindow:
         """What may leave at once: no burst alone makes a backlog that slows the sources."""
         return min(self.size // BURST_DIVISOR, BURST_MAX)
 
+    @property
+    def train_delay(self) -> Duration:
+        """What a packet that must wait waits longer, for half a burst to leave at once: a train costs less."""
+        return self.burst * SECOND // (2 * self.bytes_per_s)
+
     def sent(self, size: int) -> None:
         """A packet was sent for the first time."""
         self.flight += size
@@ -221,11 +226,6 @@ class SendPace:
         self._bytes_per_s = bytes_per_s if limit is None else min(bytes_per_s, limit)
         self._credit = burst * SECOND // self._bytes_per_s
         self.next_at = min(self.next_at, now + self._credit)
-
-    @property
-    def resumes_at(self) -> Instant:
-        """When to send again after a packet had to wait: with half a burst at once, because a train costs less."""
-        return self.next_at + self._credit // 2
 
     def sent(self, size: int, now: Instant) -> None:
         self.next_at = max(self.next_at, now - self._credit) + size * SECOND // self._bytes_per_s
