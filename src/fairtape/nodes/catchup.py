@@ -284,9 +284,8 @@ class CatchUpServer:
 
         A site that waits repeats its request. Reading the journal for each repetition would keep it waiting.
         """
-        if len(self._requests) >= REQUESTS_MAX or any(
-            each.sender == request.sender for each in self._requests.values()
-        ):
+        is_pending = any(each.sender == request.sender for each in self._requests.values())
+        if is_pending or len(self._requests) >= REQUESTS_MAX:
             return None
         self._ticket += 1
         self._requests[self._ticket] = request

@@ -463,7 +463,10 @@ def test_its_clock_bound_travels_with_every_acknowledgment_and_release() -> None
 
 
 def test_time_in_which_a_site_did_not_run_counts_for_no_wait_whatever_it_reads_first() -> None:
-    """Decision 30. Ack(2) overtook Ack(1), a block is lost, and Ack(1) waits in the socket of a site that sleeps."""
+    """Decision 30, Awaited acknowledgment.
+
+    Ack(2) overtook Ack(1), a block is lost, and Ack(1) waits in the socket of a site that sleeps.
+    """
     layout = formation((1, 2, 4, 5, 6, 7, 8, 9, 3), timing=replace(TIMING, token_period=5 * MILLISECOND))
     site, signer = receiver(3, layout), Signer()
     late, overtaking = signer.ack(layout, 1, 1, [named(1, 2)]), signer.ack(layout, 2, 3, [])
@@ -489,7 +492,7 @@ def test_blocks_that_complete_a_token_let_a_site_take_its_turn_before_it_reads_o
 
 
 def test_an_acknowledgment_is_late_by_what_is_left_besides_its_k_tokens() -> None:
-    """Decision 48: with K = 2 a commit waits for two more tokens, which are no time for repairs."""
+    """Decision 48, Flow control by load: the K tokens that a commit waits for are no time for repairs."""
     layout = formation(resilience=2)
     behind = TIMING.commit_delay // 2 - 10 * MILLISECOND  # more than half of the rest, less than half of all
     site = receiver(1, layout)
