@@ -21,6 +21,46 @@ def test_check_prints_its_results_as_one_json_object(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["digest"] == found["digest"]
 
 
+def digest_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run([*arguments, "--jobs", "1", "--json"], check) == 0
+    return str(json.loads(capsys.readouterr().out)["digest"])
+
+
+def test_a_campaign_that_is_continued_has_the_digest_of_one_in_one_piece(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results"
+    whole = digest_of(capsys, "--first", "5", "--seeds", "4")
+    digest_of(capsys, "--first", "5", "--seeds", "2", "--results", str(file))
+    with file.open("ab") as torn:
+        torn.write(b'{"seed": 7, "guar')  # as after a kill
+    assert digest_of(capsys, "--first", "5", "--seeds", "4", "--results", str(file)) == whole
+    written = file.read_bytes()
+    assert [json.loads(line)["seed"] for line in written.splitlines()[1:]] == [5, 6, 7, 8]
+    assert digest_of(capsys, "--first", "5", "--seeds", "4", "--results", str(file)) == whole
+    assert file.read_bytes() == written  # nothing is run twice
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a page of text\n", "has something else"),
+        (
+            '{"format": "fairtape check results, version 1", "worlds": "floor"}\n',
+            "its worlds is 'floor' and not 'ring'",
+        ),
+    ],
+)
+def test_a_file_of_something_else_is_refused_and_not_changed(
+    text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results"
+    file.write_text(text)
+    assert run(["--seeds", "1", "--jobs", "1", "--results", str(file)], check) == 2
+    assert expected in capsys.readouterr().err
+    assert file.read_text() == text
+
+
 def test_different_histories_have_different_digests() -> None:
     digests = set()
     for outcomes in ([run_seed(1)], [run_seed(2)], [run_seed(1, loss=0.05)], [run_seed(1), run_seed(2)]):

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from fairtape.core.instants import NEVER, SECOND, Instant
 
 if TYPE_CHECKING:
     from fairtape.simulation.campaign import CampaignTally, Distribution, RunSeed
-    from fairtape.simulation.ring_run import RingRun
+    from fairtape.simulation.ring_run import RingRun, RunOutcome
     from fairtape.simulation.space_time_diagram import Window
 
 SECONDS_MAX: Final = 1e6  # no world lasts that long
@@ -24,6 +25,7 @@ SECONDS_MAX: Final = 1e6  # no world lasts that long
 
 @click.command()
 @click.option("--seeds", default=100, show_default=True, help="How many worlds to run.")
+@click.option("--first", type=int, default=1, show_default=True, metavar="SEED", help="The first of these seeds.")
 @click.option("--seed", type=int, help="Repeat this one world exactly.")
 @click.option("--healing", is_flag=True, help="Whole deployments, in which every kind of node fails and restarts.")
 @click.option("--failover", is_flag=True, help="Deployments without link faults, in which one or two members crash.")
@@ -31,12 +33,14 @@ SECONDS_MAX: Final = 1e6  # no world lasts that long
 @click.option("--overload", is_flag=True, help="Nodes share processors, and sources publish more than these can carry.")
 @click.option("--loss", type=float, help="The share of datagrams that every link loses, instead of each seed's own.")
 @click.option("--jobs", type=int, help="Number of worlds run in parallel.  [default: one per core]")
+@click.option("--results", type=click.Path(path_type=Path), help="Write every outcome to this file; continue it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
 def check(
     ctx: click.Context,
     *,
     seeds: int,
+    first: int,
     seed: int | None,
     healing: bool,
     failover: bool,
@@ -44,6 +48,7 @@ def check(
     overload: bool,
     loss: float | None,
     jobs: int | None,
+    results: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate rings with faults and check every guarantee.
@@ -61,20 +66,23 @@ def check(
 
     The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
-    """
-    from fairtape.simulation.campaign import CampaignDigest, CampaignTally, campaign, cores, replay_command
 
-    _check_options(seeds=seeds, seed=seed, loss=loss, jobs=jobs)
+    With --results a campaign can be interrupted and continued: worlds that the file has are not run again, and count in
+    the summary. The file is refused after a change of the code, and for other kinds of worlds.
+    """
+    from fairtape.simulation.campaign import CampaignDigest, CampaignTally, cores, replay_command
+
+    _check_options(seeds=seeds, first=first, seed=seed, loss=loss, jobs=jobs)
     flags = {"--healing": healing, "--failover": failover, "--floor": floor, "--overload": overload}
     kind = _choose(flags, loss)
-    chosen = range(1, seeds + 1) if seed is None else range(seed, seed + 1)
+    chosen = range(first, first + seeds) if seed is None else range(seed, seed + 1)
     at_once = min(jobs or cores(), len(chosen))
     if seed is not None and not as_json:
         click.echo(f"seed {seed}: {kind.describe(seed)}")
     tally = CampaignTally()
     digest = CampaignDigest()
     began_at = time.perf_counter()
-    outcomes = campaign(chosen, kind.run, jobs=at_once)
+    outcomes = _outcomes(chosen, kind, at_once, results)
     for outcome in with_progress(outcomes, "worlds", len(chosen), quiet=as_json):
         tally.add(outcome)
         digest.add(outcome)
@@ -146,11 +154,28 @@ def _kinds() -> dict[str, RunKind]:
     }
 
 
-def _check_options(*, seeds: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
+def _outcomes(seeds: range, kind: RunKind, jobs: int, path: Path | None) -> Iterator["RunOutcome"]:
+    """The outcomes that the results file has, then those of the other seeds, which are added to it."""
+    from fairtape.simulation.campaign import campaign
+    from fairtape.simulation.campaign_results import CampaignResults
+
+    if path is None:
+        yield from campaign(seeds, kind.run, jobs=jobs)
+        return
+    with closing(CampaignResults(path, kind.name, kind.options)) as results:
+        yield from (outcome for seed, outcome in results.outcomes.items() if seed in seeds)
+        missing = [seed for seed in seeds if seed not in results.outcomes]
+        for outcome in campaign(missing, kind.run, jobs=jobs):
+            results.add(outcome)
+            yield outcome
+
+
+def _check_options(*, seeds: int, first: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
     from fairtape.cli.simulate import JOBS_MAX, SEED_MAX, SEEDS_MAX
     from fairtape.simulation.configuration import LOSS_MAX
 
     check_within("--seeds", seeds, 1, SEEDS_MAX)
+    check_within("--first", first, 0, SEED_MAX)
     check_within("--seed", seed, 0, SEED_MAX)
     check_within("--jobs", jobs, 1, JOBS_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")

@@ -19,5 +19,5 @@ Worlds and their checkers:
 - `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry
 - `fair_entry`: which region wins simultaneous bids
 - `scale`: hierarchies of loops with up to 20,000 sites
-- `campaign`: many seeds on all cores
+- `campaign`, `campaign_results`: many seeds on all cores; a file with which a campaign is continued
 """
