@@ -58,13 +58,6 @@ def test_a_pace_that_changes_under_overload_starves_no_source(seed: int) -> None
     assert overload.slowed.missed() is None
 
 
-def test_with_more_holders_the_sources_are_slowed_in_time() -> None:
-    """With K = 1 a commit waits for one more token, which is no time for repairs."""
-    overload = OverloadedCluster(replace(draw(191), pace=None))
-    overload.run()
-    assert overload.slowed.missed() is None
-
-
 def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:
     program = f"from fairtape.simulation.overload_run import run_overload as r; print([r(seed) for seed in {TWICE}])"
     outputs = []
