@@ -14,11 +14,14 @@ from fairtape.deployment.process.fork_server import ForkServer
 
 WAIT_MAX = 30.0  # seconds
 UP = """
-import sys, time
+import os, signal, sys, time
 from pathlib import Path
 from fairtape.deployment.process.fork_server import ForkServer
 server = ForkServer(["fairtape.cli.processes"])
-print(server.start("s1", ["node", sys.argv[1], "s1"], Path(sys.argv[2])).pid, flush=True)
+command = server.start("s1", ["node", sys.argv[1], "s1"], Path(sys.argv[2]))
+if "stopped" in sys.argv:
+    os.kill(command.pid, signal.SIGSTOP)
+print(command.pid, flush=True)
 time.sleep(600)
 """
 
@@ -72,6 +75,22 @@ def test_no_command_outlives_a_supervisor_that_is_killed(deployment: Path, tmp_p
         os.kill(pid, 0)
         supervisor.kill()
     _await(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_command_that_starts_after_its_supervisor_was_killed_ends(deployment: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", UP, str(deployment), str(tmp_path / "errors"), "stopped"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        pid = int(supervisor.stdout.readline())
+        server = _parent(pid)
+        supervisor.kill()
+    _await(lambda: _parent(pid) != server)
+    os.kill(pid, signal.SIGCONT)
+    _await(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def _await(condition: object) -> None:

@@ -132,13 +132,14 @@ def serve(requests: socket.socket) -> None:
             if not packet:
                 return
             request = json.loads(packet)
+            server = os.getpid()  # asked before the fork: when a command asks, its server may be gone
             pid = os.fork()
             if not pid:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for fd in (wakeup, alarm, requests.detach()):
                     os.close(fd)
-                _run(**request)
+                _run(server, **request)
                 sys.exit()
             requests.send(json.dumps({"started": pid}).encode())
 
@@ -151,8 +152,8 @@ def _report_ended(requests: socket.socket) -> None:
             requests.send(json.dumps({"ended": pid, "code": code}).encode())
 
 
-def _run(name: str, words: list[str], errors: str) -> None:
-    """In the forked process: run the command. It exits by itself."""
+def _run(server: int, name: str, words: list[str], errors: str) -> None:
+    """In the forked process: run the command. It exits by itself, or with the server."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     file = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -161,7 +162,7 @@ def _run(name: str, words: list[str], errors: str) -> None:
     prctl = getattr(CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_NAME, f"{COMMAND} {name}".encode(), 0, 0, 0)
-    sys.argv = [COMMAND, *words, "--parent", str(os.getppid())]
+    sys.argv = [COMMAND, *words, "--parent", str(server)]
     runpy.run_module(COMMAND, run_name="__main__")
 
 
