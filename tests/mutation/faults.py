@@ -285,8 +285,8 @@ FAULTS: Final = (
         name="an unbounded turn",
         rule="A step reads a bounded slice of what has arrived before it looks again at what is due.",
         file="net/node_runtime.py",
-        old="SLICE_MAX: Final = 64",
-        new="SLICE_MAX: Final = 1 << 20",
+        old="datagrams = source.receive(SLICE_MAX, until_empty=until_empty)",
+        new="datagrams = source.receive(1 << 20, until_empty=until_empty)",
         tests=("loopback/test_driver.py",),
     ),
     Fault(
