@@ -5,7 +5,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from random import Random
@@ -26,7 +26,7 @@ from fairtape.core.effects import (
     Report,
     Send,
 )
-from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, NEVER, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.net.clock import Clock, SharedClock
 from fairtape.net.driver import HOUSEKEEPING_PERIOD, Driver, may_run_in_real_time
@@ -98,17 +98,57 @@ class Ticking(Toy):
 
 
 class Expecting(Toy):
-    """Waits for a datagram until a timeout that has passed."""
+    """Waits for a datagram until a timeout, which has passed unless it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, due_at: Instant = 1) -> None:
         super().__init__()
+        self.due_at = due_at
         self.timed_out = False
 
     def deadline(self) -> Instant | None:
-        return None if self.received or self.timed_out else 1
+        return None if self.received or self.timed_out else self.due_at
 
     def wake(self, now: Instant) -> None:  # noqa: ARG002 - any instant is too late
         self.timed_out = True
+
+
+@dataclass
+class SlowProducer:
+    """Produces once, until after an instant; what it is told to do happens meanwhile."""
+
+    until: Instant
+    meanwhile: Callable[[], None]
+    clock: SharedClock = field(default_factory=SharedClock)
+    is_done: bool = False
+
+    def deadline(self) -> Instant | None:
+        return None if self.is_done else 0
+
+    def wake(self, now: Instant) -> None:  # noqa: ARG002 - it produces until a given instant
+        self.is_done = True
+        self.meanwhile()
+        while self.clock.now() <= self.until:
+            pass
+
+
+class InterruptedClock:
+    """The clock of a process that does not run for 10 ms after its first reading; something happens meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        self._clock = SharedClock()
+        self._meanwhile = meanwhile
+        self._readings = 0
+        self._paused = 0
+
+    def now(self) -> Instant:
+        self._readings += 1
+        if self._readings == 2:
+            self._meanwhile()
+            self._paused = 10 * MILLISECOND
+        return self._clock.now() + self._paused
+
+    def bound(self) -> Duration:
+        return self._clock.bound()
 
 
 class Releasing(Toy):
@@ -438,6 +478,25 @@ def test_a_timeout_is_decided_after_what_has_arrived_was_read(meshes: tuple[Mesh
     waiting = Expecting()
     meshes[0].send(TWO, [datagram(ONE, 1)])
     with driver_of(NodeRuntime(waiting, meshes[1])) as driver:
+        driver.run(within_patience(lambda: bool(waiting.received)))
+    assert not waiting.timed_out
+
+
+def test_a_timeout_that_passes_while_the_producer_works_is_decided_after_reading(meshes: tuple[Mesh, Mesh]) -> None:
+    """A publisher that prepares messages, or is interrupted in that, must not resend what is acknowledged meanwhile."""
+    due_at = SharedClock().now() + 20 * MILLISECOND
+    waiting = Expecting(due_at)
+    producer = SlowProducer(due_at, lambda: meshes[0].send(TWO, [datagram(ONE, 1)]))
+    with driver_of(NodeRuntime(waiting, meshes[1], producer=producer)) as driver:
+        driver.run(within_patience(lambda: bool(waiting.received)))
+    assert not waiting.timed_out
+
+
+def test_a_timeout_is_decided_after_reading_although_the_wait_for_it_was_short(meshes: tuple[Mesh, Mesh]) -> None:
+    """A process that was interrupted at the end of a wait looks again, however short the wait was meant to be."""
+    clock = InterruptedClock(lambda: meshes[0].send(TWO, [datagram(ONE, 1)]))
+    waiting = Expecting()
+    with closing(Driver([NodeRuntime(waiting, meshes[1])], clock)) as driver:
         driver.run(within_patience(lambda: bool(waiting.received)))
     assert not waiting.timed_out
 

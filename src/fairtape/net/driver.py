@@ -78,7 +78,8 @@ class Driver:
         self._gather_period = gather_period
         self._gathers = False  # the last step read data, so the next wait leaves data alone for a gather period
         self._wake_delay = WakeDelay()
-        self._wakes_at: Instant = NEVER  # when the present wait is to end, if it is long enough for a sleep
+        self._wakes_at: Instant = NEVER  # when the present wait is to end
+        self._sleeps = False  # the present wait is long enough for a sleep
         self._stopping = False
         self._any_has_work = True  # the application may have given any runtime work: then the next wait only polls
         self._step_all_at: Instant = 0
@@ -166,7 +167,7 @@ class Driver:
         ready = self._poll(due_at, other_due_at)
         if not ready:
             self._busy_wait(due_at)
-            if self._wakes_at != NEVER and self._clock.now() - self._wakes_at > OVERSLEPT_AFTER:
+            if self._clock.now() - self._wakes_at > OVERSLEPT_AFTER:
                 ready = self._watched.wait(0)
         if not ready:
             return ready
@@ -202,14 +203,15 @@ class Driver:
         left = min(due_at - now, HOUSEKEEPING_PERIOD)
         left -= (left >> _SLACK_SHIFT) + self._wake_delay.period
         period = max(min(left, other_due_at - now), 0)
-        self._wakes_at = now + period if period > WAKE_DELAY_MAX else NEVER
+        self._sleeps = period > WAKE_DELAY_MAX
+        self._wakes_at = now + period
         return period
 
     def _busy_wait(self, due_at: Instant) -> None:
         """Busy-wait until the deadline, if it is near. The wait before has ended without a datagram."""
         now = self._clock.now
         woken_at = now()
-        if self._wakes_at != NEVER:
+        if self._sleeps:
             self._wake_delay.note(woken_at - self._wakes_at)
         if 0 < due_at - woken_at < BUSY_WAIT_MAX:
             for _ in range(CLOCK_READS_MAX):

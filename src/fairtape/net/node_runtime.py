@@ -227,6 +227,8 @@ class NodeRuntime:
             self._stalled_steps = 0
         if taken or self._releasing is None or _is_due(self.machine, clock.now()):
             self._do_due(clock)
+        if self.producer is not None:
+            self._produce(self.producer, ready, clock)
         if self.journal is not None and _is_due(self.journal, clock.now()):
             self.journal.wake(clock.now())
             if self.history is not None:
@@ -263,7 +265,7 @@ class NodeRuntime:
             self.notifier.notify()
 
     def _take_in(self, ready: Collection[int], clock: Clock, *, collect_data: bool) -> bool:
-        """Give the machine what has arrived, and let the producer submit; whether there was anything."""
+        """Give the machine what has arrived; whether there was anything."""
         control = self._read_control(ready, clock)
         # With a control datagram, read all data that has arrived. What an acknowledgment names was there before it, and
         # a wait looks at control sockets first, so the data sockets are ready, too. A driver that does not wait for
@@ -279,10 +281,15 @@ class NodeRuntime:
             for answer in self.store.answers():
                 cast(StoreMachine, self.machine).answered(answer, now)
                 taken = True
-        if self.producer is not None and (self.producer_fd in ready or _is_due(self.producer, now)):
-            self.producer.wake(now)
-            taken = True
         return taken
+
+    def _produce(self, producer: Producer, ready: Collection[int], clock: Clock) -> None:
+        """Let the producer submit. Last in a step: it may take long, and timeouts are decided right after reading."""
+        now = clock.now()
+        if self.producer_fd in ready or _is_due(producer, now):
+            producer.wake(now)
+            self._stalled_steps = 0
+            self._finish(acted=self._act(clock.now(), clock))
 
     def close(self) -> None:
         """Close the transport, and the journal, its notifier and the store if there are any."""
