@@ -85,9 +85,9 @@ def init(
     deployment is refused.
 
     Sites on one machine share its cores. Without --profile, such a deployment runs for some seconds in a temporary
-    folder, with the fastest profile first, 500 messages/s and another program that keeps a core busy. The table shows
-    what was measured; in doubt the slower profile is taken, and the file names it. Sites on several machines have the
-    profile metro.
+    folder, with the fastest profile first: with 500 messages/s and another program that keeps a core busy, and then
+    with trades as fast as the ring accepts them. The table shows what was measured; in doubt the slower profile is
+    taken, and the file names it. Sites on several machines have the profile metro.
 
     With --cities, nodes on this machine are as far apart as the cities: each injects the delays of the real distances
     where its datagrams arrive. The profile is wan then, unless --profile names another.
@@ -150,7 +150,16 @@ def _measured(draft: "Draft") -> "Draft":
     return replace(draft, profile=choice.profile)
 
 
-COLUMNS: Final = ("profile", "guaranteed delay", "late", "stalls", "requests", "processors, idle", "with messages")
+COLUMNS: Final = (
+    "profile",
+    "guaranteed delay",
+    "late",
+    "stalls",
+    "requests",
+    "processors, idle",
+    "with messages",
+    "as many trades as possible",
+)
 
 
 def measured_table(runs: "Sequence[ProfileRun]") -> list[str]:
@@ -163,7 +172,8 @@ def measured_table(runs: "Sequence[ProfileRun]") -> list[str]:
             continue
         late = f"{run.late:,} of {run.messages:,}"
         shares = f"{run.idle_share:.0%}", f"{run.load_share:.0%}"
-        rows.append((run.profile, delay, late, f"{run.pauses:,}", f"{run.requests:,}", *shares))
+        flood = "-" if run.flood_rate is None else f"{run.flood_rate:,.0f}/s, {run.flood_late_share:.1%} late"
+        rows.append((run.profile, delay, late, f"{run.pauses:,}", f"{run.requests:,}", *shares, flood))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -1,6 +1,7 @@
 """Which profile follows from which measurements, and how they are printed."""
 
 import os
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from fairtape.deployment.operations.profile_measurement import (
 )
 
 BOTH = ("lan", "metro")
-LAN = ProfileRun(profile="lan", delay_max=3_700_000, messages=4_000, idle_share=0.1, load_share=0.2)
+LAN = ProfileRun(
+    profile="lan", delay_max=3_700_000, messages=4_000, idle_share=0.1, load_share=0.2, flood_rate=500_000.0
+)
 METRO = ProfileRun(profile="metro", delay_max=35_000_000, messages=4_000, idle_share=0.05, load_share=0.1)
 
 
@@ -38,6 +41,8 @@ def test_the_fastest_profile_is_taken_where_it_leaves_no_doubt() -> None:
         ({"pauses": 1}, "a site stalled for more than 50 ms"),
         ({"reformations": 1}, "the ring was reformed although nothing had failed"),
         ({"idle_share": IDLE_SHARE_MAX + 0.05}, "it takes 30% of the processors without any message"),
+        ({"flood_late_share": 0.021}, "2.1% were late of trades that were published as fast as possible"),
+        ({"flood_rate": None}, "no time was left to publish trades as fast as possible"),
         ({"trouble": "its sites formed no ring within 5 s"}, "its sites formed no ring within 5 s"),
     ],
 )
@@ -50,13 +55,13 @@ def test_a_doubt_means_the_slower_profile(found: dict[str, int], doubt: str) -> 
 
 
 def test_some_lateness_and_requests_are_no_doubt() -> None:
-    assert choose_profile([replace(LAN, late=4, requests=50)], BOTH) is not None
+    assert choose_profile([replace(LAN, late=4, requests=50, flood_late_share=0.01)], BOTH) is not None
 
 
 def test_the_last_candidate_is_given_up_for_overload_only() -> None:
     """The profile after it has 1.5 s of delay: better a few late releases than that."""
     late = replace(LAN, late=100)
-    some = choose_profile([late, replace(METRO, late=40, pauses=1, idle_share=0.4)], BOTH)
+    some = choose_profile([late, replace(METRO, late=40, pauses=1, idle_share=0.4, flood_late_share=0.1)], BOTH)
     many = choose_profile([late, replace(METRO, late=41)], BOTH)
     assert some is not None
     assert some.profile == "metro"
@@ -102,8 +107,11 @@ def test_where_nothing_can_be_measured_the_slower_profile_is_taken(
 
 def test_the_table_has_a_row_for_each_profile_and_dashes_where_nothing_was_measured() -> None:
     trouble = ProfileRun(profile="lan", delay_max=PROFILES["lan"].delay_max, trouble="its sites formed no ring")
-    assert measured_table([trouble, replace(METRO, late=3, requests=2)]) == [
-        "profile  guaranteed delay  late        stalls  requests  processors, idle  with messages",
-        "lan      2.7 ms            -           -       -         -                 -",
-        "metro    35 ms             3 of 4,000  0       2         5%                10%",
+    flooded = replace(METRO, late=3, requests=2, flood_rate=241_500.0, flood_late_share=0.0012)
+    heading, *rows = (re.split(" {2,}", line) for line in measured_table([trouble, METRO, flooded]))
+    assert heading[-2:] == ["with messages", "as many trades as possible"]
+    assert rows == [
+        ["lan", "2.7 ms", *"------"],
+        ["metro", "35 ms", "0 of 4,000", "0", "0", "5%", "10%", "-"],
+        ["metro", "35 ms", "3 of 4,000", "0", "2", "5%", "10%", "241,500/s, 0.1% late"],
     ]

@@ -1,11 +1,13 @@
 """Which profile this machine sustains: the deployment of `fairtape init` runs here for some seconds, and is measured.
 
-All processes of the draft run in a temporary folder, with the fastest profile first: idle, and then with a paced load
-while another program keeps a core busy, as on a machine that is used for something else, too. A profile is sustained if
-almost nothing is late and the idle deployment leaves most of the processors to other programs. Where there is a doubt,
-the next slower profile is measured: a few seconds prove little.
+All processes of the draft run in a temporary folder, with the fastest profile first: idle; then with a paced load while
+another program keeps a core busy, as on a machine that is used for something else, too; then with trades that are
+published as fast as the ring accepts them. A profile is sustained if almost nothing is late and the idle deployment
+leaves most of the processors to other programs. Where there is a doubt, the next slower profile is measured: a few
+seconds prove little.
 """
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.core.instants import Duration
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import candidate_profiles, cores_here
 from fairtape.deployment.config.description import Deployment, NodeKind
@@ -28,19 +30,25 @@ from fairtape.deployment.process.children import Interrupts
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.deployment.status import SiteStatus
 from fairtape.deployment.status_files import cpu_seconds
+from fairtape.journal import JournalReader
 
 # Seconds.
 PERIOD_MAX: Final = 15.0  # of all measurements, with the start and the end of the processes
-IDLE_PERIOD: Final = 1.5
-WARM_PERIOD: Final = 0.5  # of load that is not measured
-LOAD_PERIOD: Final = 2.5
-END_PERIOD: Final = 0.7  # for all processes to end
+IDLE_PERIOD: Final = 0.8
+WARM_PERIOD: Final = 0.3  # of load that is not measured
+LOAD_PERIOD: Final = 1.6
+FLOOD_PERIOD: Final = 1.6  # with the start of the publisher
+STATUS_PERIOD: Final = 0.5  # between two statuses of a site
+END_PERIOD: Final = 0.4  # for all processes to end
+RUN_PERIOD: Final = 5.5  # of one profile without the flood of trades
 POLL_PERIOD: Final = 0.05
 
 LOAD_RATE: Final = 500.0  # messages per second
 LOAD_SIZE: Final = 64  # bytes
+FLOOD_TRADES: Final = 600_000
 
 LATE_SHARE_MAX: Final = 0.001  # of the releases of all sites
+FLOOD_LATE_SHARE_MAX: Final = 0.01
 LATE_SHARE_LAST_MAX: Final = 0.01  # of the last candidate: the profile after it is made for other continents
 IDLE_SHARE_MAX: Final = 0.25  # of all cores, for a deployment without messages
 
@@ -63,6 +71,8 @@ class ProfileRun:
     reformations: int = 0
     idle_share: float = 0.0  # of all cores, without messages
     load_share: float = 0.0  # of all cores, with messages
+    flood_rate: float | None = None  # trades per second; None: not measured
+    flood_late_share: float = 0.0
     trouble: str = ""  # why the run did not come to its end
 
     @property
@@ -83,6 +93,10 @@ class ProfileRun:
             return "a site stalled for more than 50 ms"
         if self.idle_share > IDLE_SHARE_MAX:
             return f"it takes {self.idle_share:.0%} of the processors without any message"
+        if self.flood_rate is None:
+            return "no time was left to publish trades as fast as possible"
+        if self.flood_late_share > FLOOD_LATE_SHARE_MAX:
+            return f"{self.flood_late_share:.1%} were late of trades that were published as fast as possible"
         return ""
 
 
@@ -127,8 +141,7 @@ def measure_profile(draft: Draft, step: Callable[[str], None]) -> ProfileChoice:
     with Interrupts() as interrupts:
         for number, profile in enumerate(candidates):
             step(f"measuring what this machine sustains, for at most {PERIOD_MAX:g} s in all: profile {profile}")
-            now = time.monotonic()
-            deadline = now + (ends_at - now) / (len(candidates) - number) - END_PERIOD
+            deadline = ends_at - (len(candidates) - number - 1) * RUN_PERIOD - END_PERIOD
             try:
                 runs.append(_run(draft, profile, deadline, interrupts))
             except (UserError, OSError) as error:
@@ -176,7 +189,7 @@ class _Measurement:
         self._deadline = deadline
         self._interrupts = interrupts
         self._names = [*deployment.nodes, *edge_names(deployment)]
-        self._busy: subprocess.Popen[bytes] | None = None
+        self._children: list[subprocess.Popen[bytes]] = []  # that load the machine
 
     def run(self, profile: ProfileRun) -> ProfileRun:
         """The results, given those that are known before."""
@@ -185,9 +198,11 @@ class _Measurement:
         if not self._wait_until(lambda: not self._target.unsettled(), IDLE_PERIOD + WARM_PERIOD + LOAD_PERIOD):
             trouble = f"its sites formed no ring within {time.monotonic() - began_at:.0f} s"
             return replace(profile, trouble=trouble)
-        idle_share = self._core_share(IDLE_PERIOD)
-        self._busy = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-c", BUSY_PROGRAM.format(seconds=PERIOD_MAX)], stdin=subprocess.DEVNULL
+        idle_share = min(self._core_share(IDLE_PERIOD / 2) for _ in range(2))  # it may still be starting
+        self._children.append(
+            subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-c", BUSY_PROGRAM.format(seconds=PERIOD_MAX)], stdin=subprocess.DEVNULL
+            )
         )
         source = self._target.deployment.of_kind(NodeKind.SOURCE)[-1]
         self._target.load.start(source.name, "--load", str(LOAD_RATE), "--size", str(LOAD_SIZE))
@@ -197,13 +212,47 @@ class _Measurement:
         before = self._target.sites()
         load_share = self._core_share(LOAD_PERIOD)
         measured = replace(profile, idle_share=idle_share, load_share=load_share)
-        return _released(measured, before, self._target.sites())
+        measured = _released(measured, before, self._target.sites())
+        self._end_load()
+        return self._flooded(measured)
+
+    def _flooded(self, measured: ProfileRun) -> ProfileRun:
+        """With what a flood of trades showed, if there is time for it."""
+        if measured.doubt(last=True) or time.monotonic() + FLOOD_PERIOD + STATUS_PERIOD > self._deadline:
+            return measured
+        before, began_at = self._target.sites(), self._target.now()
+        deployment = self._target.deployment
+        words = ["publish", str(deployment.folder), "--generate", str(FLOOD_TRADES)]
+        publisher = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "fairtape", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._children.append(publisher)
+        ends_at = time.monotonic() + FLOOD_PERIOD
+        self._wait_until(lambda: publisher.poll() is not None or time.monotonic() >= ends_at, 0.0)
+        publisher.send_signal(signal.SIGINT)
+        publisher.wait()
+        self._wait(STATUS_PERIOD)
+        flood = _released(measured, before, self._target.sites())
+        rate = _release_rate(deployment.journal_of(deployment.sites[0]), began_at)
+        return replace(
+            measured,
+            flood_rate=rate,
+            flood_late_share=flood.late_share,
+            reformations=measured.reformations + flood.reformations,
+        )
+
+    def _end_load(self) -> None:
+        for child in self._children:
+            child.kill()
+            child.wait()
+        self._children.clear()
+        self._target.load.stop()
 
     def stop(self) -> None:
-        if self._busy is not None:
-            self._busy.kill()
-            self._busy.wait()
-        self._target.load.stop()
+        self._end_load()
         self._cluster.stop()
 
     def _all_release(self) -> bool:
@@ -250,3 +299,14 @@ def _released(measured: ProfileRun, before: Mapping[str, SiteStatus], after: Map
         requests=sum(site.requests - earlier.requests for earlier, site in both),
         reformations=max((site.formation - earlier.formation for earlier, site in both), default=0),
     )
+
+
+def _release_rate(journal: Path, since: Instant) -> float | None:
+    """Messages per second that were released since then; None where there were too few."""
+    count, first_at, last_at = 0, 0, 0
+    with JournalReader.open(journal).entries(since=since) as cursor:
+        for entry in cursor:
+            if entry.release is not None:
+                count += entry.release.count
+                first_at, last_at = first_at or entry.release.commit_at, entry.release.commit_at
+    return count * SECOND / (last_at - first_at) if last_at > first_at else None
