@@ -114,7 +114,7 @@ class Expecting(Toy):
 
 @dataclass
 class SlowProducer:
-    """Produces once, until after an instant; what it is told to do happens meanwhile."""
+    """Produces once, until after an instant, and calls a function meanwhile."""
 
     until: Instant
     meanwhile: Callable[[], None]
