@@ -82,3 +82,12 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_measurement(tmp_path
         "",
         f"fairtape: folder is {str(folder)!r}, where nothing can be written (Not a directory); name another folder\n",
     )
+
+
+def test_more_failures_than_other_sites_are_refused_before_the_measurement(tmp_path: Path) -> None:
+    code, output, errors = run("init", tmp_path / "new", "--sites", 5, "--resilience", 9)
+    assert (code, output, errors) == (
+        2,
+        "",
+        'fairtape: --resilience is 9, and the primary loop has 5 sites; give at most 4, or "all"\n',
+    )

@@ -118,6 +118,11 @@ def init(
         mesh=mesh,
         edge=edge or 0,
     )
+    if resilience.isdecimal() and int(resilience) > max(draft.loops[0] - 1, 1):
+        raise UserError(
+            f"--resilience is {resilience}, and the primary loop has {counted(draft.loops[0], 'site')}; give at most"
+            f" {draft.loops[0] - 1}, or \"all\""
+        )
     _create(directory, draft)
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 SOCKET_NAME: Final = "notify"  # in the journal directory
 SUBSCRIBERS_MAX: Final = 64  # of one site; further readers poll
 ACCEPTS_MAX: Final = 8  # connections that are accepted in one call
+LOOKS_MAX: Final = 20  # housekeeping rounds in which a new reader has to register; it takes up a place
 SEND_BUFFER: Final = 8 << 10  # bytes of the kernel for each subscriber: some ten notifications
 UNSTABLE_MAX: Final = 1_024  # tokens whose numbers are kept until they are stable
 
@@ -111,12 +112,13 @@ def decode_notification(datagram: bytes) -> Notification:
 class _Subscriber:
     """A connection of a reader."""
 
-    __slots__ = ("announced", "connection", "level")
+    __slots__ = ("announced", "connection", "level", "looks")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.level: Level | None = None  # None: it has not registered yet
         self.announced = -1  # the number of its level
+        self.looks = 0  # for its registration
 
 
 class NotificationSender:
@@ -213,7 +215,8 @@ class NotificationSender:
         try:
             datagram = subscriber.connection.recv(_REGISTRATION.size + 1)
         except BlockingIOError:
-            return True
+            subscriber.looks += 1
+            return subscriber.level is not None or subscriber.looks <= LOOKS_MAX
         except OSError:
             return False
         try:

@@ -6,23 +6,31 @@ while.
 
 All sites release late while they wait for one of them. Those that had time to run say so, and blame neither a program
 nor the machine.
+
+Sources regulate to the most loaded site (decision 48). One that reports a load all the time slows them forever, whether
+its report is true or not, so the other sites name it.
 """
 
+from collections import Counter
 from typing import Final
 
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.core.timing import Timing
+from fairtape.ring.load import SiteLoad
 from fairtape.ring.receiver.release import LATE_AFTER
+from fairtape.wire.frames import NodeId
 
 WINDOW: Final = 10 * SECOND
 LATE_SHARE_MAX: Final = 0.005  # of the messages of a window
 LATE_MIN: Final = 10  # messages of a window: fewer are no trend
 IN_TIME_PERIOD: Final = 60 * SECOND  # until trouble is reported again
+SLOWING_SHARE_MAX: Final = 0.5  # of the reports of a window: a flood that is regulated shows a tenth
 
 REMEDY: Final = (
     "another program takes the processor, this machine was paused, or it is too slow for the profile: stop that"
     ' program, run fewer sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
 )
+SLOW_REMEDY: Final = "see its notices, free its processor, or remove it with fairtape operate DIRECTORY retire SITE"
 ELSEWHERE: Final = "another site or the network was late; see the notices of the other sites"
 
 
@@ -94,3 +102,49 @@ class Punctuality:
             f"{late:,} of {messages:,} messages ({min(late / messages, 1):.1%}) were released late here in"
             f" {(now - self._begins_at) / SECOND:.0f} s, {waited} {self._longest_stall / 1e6:,.1f} ms to run"
         )
+
+
+class SlowMembers:
+    """Which other member slows the sources, as one site of a formation hears it."""
+
+    __slots__ = ("_begins_at", "_formation", "_reports", "_silent_until", "_slowing")
+
+    def __init__(self) -> None:
+        self._formation = 0
+        self._begins_at: Instant = 0  # of the window
+        self._reports = 0
+        self._slowing: list[tuple[NodeId, SiteLoad]] = []  # who did at the reports of the window
+        self._silent_until: Instant = 0
+
+    def notice(self, *, formation: int, slowest: tuple[NodeId, SiteLoad] | None, now: Instant) -> str | None:
+        """To be called for each site report; what to report now. The number of a formation is 0 outside of one."""
+        if formation != self._formation or now < self._begins_at:
+            self._formation = formation
+            self._silent_until = min(self._silent_until, now + IN_TIME_PERIOD)
+            self._begin(now)
+        if slowest is not None:
+            self._slowing.append(slowest)
+        self._reports += 1
+        if now - self._begins_at < WINDOW:
+            return None
+        slowing, reports = dict(self._slowing), self._reports
+        counts = Counter(member for member, _ in self._slowing)
+        self._begin(now)
+        member, count = next(iter(counts.most_common(1)), (0, 0))
+        if not formation or count <= SLOWING_SHARE_MAX * reports:
+            return None
+        silent, self._silent_until = now < self._silent_until, now + IN_TIME_PERIOD
+        if silent:
+            return None
+        return f"site {member} slows the sources: it reports {_described(slowing[member])}; {SLOW_REMEDY}"
+
+    def _begin(self, now: Instant) -> None:
+        self._begins_at, self._reports = now, 0
+        self._slowing.clear()
+
+
+def _described(load: SiteLoad) -> str:
+    return (
+        f"that its releases are {load.release_lag / 1e6:,.1f} ms late and that it needs {load.backlog / 1e6:,.1f} ms to"
+        " read what has arrived"
+    )

@@ -467,6 +467,11 @@ class Receiver:
         return self._ordering.complete_through
 
     @property
+    def slowest_member(self) -> tuple[NodeId, SiteLoad] | None:
+        """The other member that slows the sources, by what it reports of itself; None: no one does."""
+        return self._loads.slowest(self._formations.latest.timing.token_period)
+
+    @property
     def stable_through(self) -> int:
         """The highest token up to which all members are known to hold everything."""
         return self._resilience.stable_through

@@ -32,7 +32,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
 from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.punctuality import Punctuality
+from fairtape.nodes.punctuality import Punctuality, SlowMembers
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
@@ -200,6 +200,7 @@ class Site:
         self.receiver: ReconfigurableReceiver | None = None
         self.late = 0
         self._punctuality = Punctuality()
+        self._slow_members = SlowMembers()
         self._own_counts: Counter[str] = Counter()
         self._keys = keys
         self._born_at = born_at
@@ -284,16 +285,14 @@ class Site:
         return True
 
     def _report_trouble(self, now: Instant) -> None:
-        is_member = self.receiver is not None and self.receiver.active
-        notice = self._punctuality.notice(
-            formation=self._number(0) if is_member else 0,
-            timing=self.timing,
-            sequence=self.next_sequence,
-            late=self.late,
-            now=now,
+        receiver = self.receiver
+        formation = self._number(0) if receiver is not None and receiver.active else 0
+        late = self._punctuality.notice(
+            formation=formation, timing=self.timing, sequence=self.next_sequence, late=self.late, now=now
         )
-        if notice is not None:
-            self._effects.append(Notice(notice))
+        slowest = None if receiver is None else receiver.slowest_member
+        slow = self._slow_members.notice(formation=formation, slowest=slowest, now=now)
+        self._effects += [Notice(each) for each in (late, slow) if each is not None]
 
     def _check_clock(self, now: Instant) -> None:
         """Apply the current clock bound. A clock that was set back must not delay reports and requests."""

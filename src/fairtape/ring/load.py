@@ -71,6 +71,11 @@ class LoadReports:
         worst = max(self._heard.values(), key=lambda load: load.excess(token_period), default=NO_LOAD)
         return (worst, True) if worst.excess(token_period) > own.excess(token_period) else (own, False)
 
+    def slowest(self, token_period: Duration) -> tuple[NodeId, SiteLoad] | None:
+        """The member that slows the sources, by what it last reported of itself; None: no other member does."""
+        member, load = max(self._heard.items(), key=lambda each: each[1].excess(token_period), default=(0, NO_LOAD))
+        return (member, load) if load.excess(token_period) > 1 else None
+
     def _belongs(self, formation: int) -> bool:
         """Whether a report of this formation counts. A later one drops the reports: members that left send no more."""
         if formation > self._formation:

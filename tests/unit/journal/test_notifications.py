@@ -23,6 +23,7 @@ from fairtape.journal.format import Tip, first_mark
 from fairtape.journal.notifications import (
     ACCEPTS_MAX,
     IDLE_PERIOD,
+    LOOKS_MAX,
     LOOK_AGAIN_PERIOD,
     POLL_PERIOD,
     SOCKET_NAME,
@@ -260,6 +261,16 @@ def test_a_process_that_registers_again_and_again_costs_one_datagram_per_call(tm
         for calls in range(1, 4):
             sender.update_subscribers()
             assert sender.counts["notifications_sent"] == calls
+
+
+def test_a_process_that_does_not_register_loses_its_place(tmp_path: Path) -> None:
+    with notifying(tmp_path, FakeSite()) as sender, subscribed(tmp_path, sender), connected(tmp_path) as hostile:
+        for _ in range(LOOKS_MAX):
+            sender.update_subscribers()
+            assert sender.subscribers == 2
+        sender.update_subscribers()
+        assert sender.subscribers == 1
+        assert hostile.recv(1) == b""
 
 
 def test_readers_beyond_the_limit_poll_until_another_one_leaves(tmp_path: Path) -> None:

@@ -2,7 +2,17 @@
 
 from fairtape.core.instants import MILLISECOND, SECOND, Duration
 from fairtape.core.timing import PROFILES, Timing
-from fairtape.nodes.punctuality import ELSEWHERE, IN_TIME_PERIOD, REMEDY, WINDOW, Punctuality, stall_max
+from fairtape.nodes.punctuality import (
+    ELSEWHERE,
+    IN_TIME_PERIOD,
+    REMEDY,
+    SLOW_REMEDY,
+    WINDOW,
+    Punctuality,
+    SlowMembers,
+    stall_max,
+)
+from fairtape.ring.load import SiteLoad
 
 METRO = PROFILES["metro"].with_resilience(1)
 LAN = PROFILES["lan"].with_resilience(1)
@@ -82,3 +92,49 @@ def test_a_site_that_is_no_member_reports_nothing() -> None:
     site.punctuality.woken(SECOND)
     site.now += WINDOW
     assert site.notice(formation=0) is None
+
+
+SLOW = (2, SiteLoad(release_lag=4 * MILLISECOND, backlog=1_500_000))
+REPORTS = 50  # in a window
+
+
+class Hearing:
+    """A site that hears the loads of the other members."""
+
+    def __init__(self) -> None:
+        self.now = SECOND
+        self.slow_members = SlowMembers()
+
+    def window(self, *, slowing: int, formation: int = FORMATION) -> list[str]:
+        """The notices of a window in whose last reports member 2 slows the sources."""
+        notices = []
+        for number in range(REPORTS + 1):
+            slowest = SLOW if number > REPORTS - slowing else None
+            notice = self.slow_members.notice(formation=formation, slowest=slowest, now=self.now)
+            notices += [] if notice is None else [notice]
+            self.now += WINDOW // REPORTS
+        return notices
+
+
+def test_a_member_that_slows_the_sources_all_the_time_is_named() -> None:
+    (notice,) = Hearing().window(slowing=REPORTS)
+    assert notice == (
+        "site 2 slows the sources: it reports that its releases are 4.0 ms late and that it needs 1.5 ms to read what"
+        f" has arrived; {SLOW_REMEDY}"
+    )
+
+
+def test_a_flood_that_is_regulated_names_no_one() -> None:
+    assert Hearing().window(slowing=REPORTS // 2) == []
+
+
+def test_a_member_is_named_once_until_it_was_fast_for_a_while() -> None:
+    hearing = Hearing()
+    assert len(hearing.window(slowing=REPORTS)) == 1
+    assert sum(len(hearing.window(slowing=REPORTS)) for _ in range(9)) == 0
+    assert sum(len(hearing.window(slowing=0)) for _ in range(IN_TIME_PERIOD // WINDOW)) == 0
+    assert len(hearing.window(slowing=REPORTS)) == 1
+
+
+def test_outside_of_a_formation_no_one_is_named() -> None:
+    assert Hearing().window(slowing=REPORTS, formation=0) == []

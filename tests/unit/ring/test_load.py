@@ -75,3 +75,13 @@ def test_a_later_formation_drops_what_members_reported() -> None:
     assert reports.worst(NO_LOAD, LAYOUT.number + 1, PERIOD) == (NO_LOAD, False)
     reports.heard(report(2, SLOW))
     assert reports.worst(NO_LOAD, LAYOUT.number + 1, PERIOD) == (NO_LOAD, False)
+
+
+def test_the_slowest_member_is_the_one_that_reports_most_of_itself() -> None:
+    reports = LoadReports()
+    assert reports.slowest(PERIOD) is None
+    reports.heard(report(2, SiteLoad(release_lag=LAG_TARGET)))
+    assert reports.slowest(PERIOD) is None, "within the target, nobody is slowed"
+    reports.heard(report(3, SLOW))
+    reports.heard(report(4, SLOWER, relayed=True))
+    assert reports.slowest(PERIOD) == (3, SLOW)
