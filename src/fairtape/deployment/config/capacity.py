@@ -12,8 +12,8 @@ from fairtape.core.instants import MICROSECOND
 from fairtape.core.timing import PROFILES, Timing
 
 TOKEN_WORK: Final = 300 * MICROSECOND
-"""CPU time of one site for one token without messages. Measured with idle rings on a 2-core virtual machine that was
-busy with other work: 270 to 320 µs in the `lan` profile (1 to 3 sites), 310 to 430 µs in `metro` (2 to 16 sites)."""
+"""CPU time of one site for one token, with a reserve. Without messages 100 to 150 µs were measured on a quiet 2-core
+virtual machine (`fairtape bench ring --only idle`), and more than twice as much beside busy programs."""
 
 BUSY_MAX: Final = 0.5  # the share of all cores that tokens alone may use; the rest is for messages and other programs
 
