@@ -128,6 +128,20 @@ def test_a_large_token_is_sent_in_several_steps_of_the_driver(tmp_path: Path) ->
         check(received, wanted)
 
 
+def test_a_token_that_is_sent_in_part_stays_on_its_feed(tmp_path: Path) -> None:
+    """A formation may give the feed to another site between two slices of a token."""
+    plan = Groups().plan()
+    large = token(1, [encode(trade(n)) for n in range(3 * SLICE_MAX)])
+    wanted = expected(plan, [large])
+    with publishing_site(tmp_path, plan_store(tmp_path, plan)) as site, packet_receiver(plan) as received:
+        until(lambda: site.is_sending, site.wake)
+        site.feed_entry(large)
+        site.wake()
+        site.publisher.assign((), CLOCK.now())
+        until(lambda: complete(received, wanted), lambda: received.receive(0))
+        check(received, wanted)
+
+
 def complete(received: PacketReceiver, wanted: dict[str, list[bytes]]) -> bool:
     found = received.messages()
     return all(len(found.get(name, {})) == len(messages) for name, messages in wanted.items())

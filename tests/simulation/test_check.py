@@ -1,6 +1,7 @@
 """`fairtape check` and `fairtape trace`."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,7 +9,9 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.check import check, trace
+from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import CampaignDigest
+from fairtape.simulation.campaign_results import CampaignResults
 from fairtape.simulation.ring_run import run_seed
 
 
@@ -149,3 +152,11 @@ def test_trace_draws_a_window_with_one_bound_or_both(bounds: tuple[str, ...], tm
     diagram = tmp_path / "12.svg"
     assert run(["12", "--svg", str(diagram), *bounds], trace) == 0
     ElementTree.fromstring(diagram.read_text())  # noqa: S314 - our own diagram
+
+
+def test_a_file_of_results_belongs_to_one_campaign_at_a_time(tmp_path: Path) -> None:
+    with (
+        closing(CampaignResults(tmp_path / "results", "rings", ())),
+        pytest.raises(UserError, match="is used by another campaign"),
+    ):
+        CampaignResults(tmp_path / "results", "rings", ())

@@ -156,7 +156,7 @@ def _kinds() -> dict[str, RunKind]:
 
 def _outcomes(seeds: range, kind: RunKind, jobs: int, path: Path | None) -> Iterator["RunOutcome"]:
     """The outcomes that the results file has, then those of the other seeds, which are added to it."""
-    from fairtape.simulation.campaign import campaign
+    from fairtape.simulation.campaign import KILLED, campaign
     from fairtape.simulation.campaign_results import CampaignResults
 
     if path is None:
@@ -166,7 +166,8 @@ def _outcomes(seeds: range, kind: RunKind, jobs: int, path: Path | None) -> Iter
         yield from (outcome for seed, outcome in results.outcomes.items() if seed in seeds)
         missing = [seed for seed in seeds if seed not in results.outcomes]
         for outcome in campaign(missing, kind.run, jobs=jobs):
-            results.add(outcome)
+            if outcome.text != KILLED:  # which says nothing about the world
+                results.add(outcome)
             yield outcome
 
 

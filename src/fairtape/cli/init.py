@@ -100,8 +100,6 @@ def init(
     _check_counts(sites=sites, reformers=reformers, sources=sources, edge=edge)
     _check_hosts(address)
     check_store(store)
-    if not _RESILIENCE.fullmatch(resilience):
-        raise UserError(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
     named_cities = _cities(cities, loss, sites=sites, loops=loops)
     draft = Draft(
         loops=_sizes(loops) if loops is not None else (len(named_cities) or sites or SITES,),
@@ -118,11 +116,7 @@ def init(
         mesh=mesh,
         edge=edge or 0,
     )
-    if resilience.isdecimal() and int(resilience) > max(draft.loops[0] - 1, 1):
-        raise UserError(
-            f"--resilience is {resilience}, and the primary loop has {counted(draft.loops[0], 'site')}; give at most"
-            f" {draft.loops[0] - 1}, or \"all\""
-        )
+    _check_resilience(resilience, draft.loops[0])
     _create(directory, draft)
 
 
@@ -190,6 +184,16 @@ def _check_counts(*, sites: int | None, reformers: int, sources: int, edge: int 
     check_within("--reformers", reformers, 1, REFORMERS_MAX)
     check_within("--sources", sources, 1, SOURCES_MAX)
     check_within("--edge", edge, 1, EDGE_STRIPES_MAX)
+
+
+def _check_resilience(resilience: str, sites: int) -> None:
+    if not _RESILIENCE.fullmatch(resilience):
+        raise UserError(f'--resilience is {resilience!r}; give a number, "majority" or "all"')
+    if resilience.isdecimal() and int(resilience) > max(sites - 1, 1):
+        raise UserError(
+            f"--resilience is {resilience}, and the primary loop has {counted(sites, 'site')}; give at most"
+            f' {sites - 1}, or "all"'
+        )
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ while.
 All sites release late while they wait for one of them. Those that had time to run say so, and blame neither a program
 nor the machine.
 
-Sources regulate to the most loaded site (decision 48). One that reports a load all the time slows them forever, whether
-its report is true or not, so the other sites name it.
+Sources regulate to the most loaded site (decision 48, Flow control by load). One that reports a load all the time slows
+them forever, whether its report is true or not, so the other sites name it.
 """
 
 from collections import Counter

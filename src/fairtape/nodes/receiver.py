@@ -539,7 +539,7 @@ class Receiver:
             return
         timing = self._formations.latest.timing
         oldest, delay = self._sources.note_holes(now), timing.request_delay
-        if delay <= oldest < timing.retry_period and self._backlog():
+        if oldest >= delay and self._backlog():
             delay = timing.retry_period
         self._holes_due_at = now + timing.request_delay
         if oldest >= delay:

@@ -17,7 +17,7 @@ from fairtape.core.instants import Duration, Instant
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.layout import encode_formation
+from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.receiver.recovery import Recovery, TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
@@ -83,6 +83,8 @@ class ReconfigurableReceiver(Receiver):
             recovered=recovered,
             authenticator=authenticator,
         )
+        if recovered.layout is not None:
+            self._formations.note(decode_formation(recovered.layout))
         self._releases.require_lease()
         self._releases.unverified = self._unverified
 
@@ -274,13 +276,17 @@ class ReconfigurableReceiver(Receiver):
             raise Disagreement(self.journal_end.token - 1)
         if change.sequence != self.next_sequence:
             raise Malformed("formation that does not continue the order")
+        self._formations.note(decode_formation(change.layout))
         self._pending_change = change
         self._ordering.advance_to(change.token - 1)
         self._recoveries.forget_through(change.token - 1)
 
-    def restore_unreleased(self, ordered: Ordered) -> None:
+    def restore_unreleased(self, entry: Entry) -> None:
         """Queue for release an entry of the journal that was not released before the site stopped."""
-        self._releases.complete(ordered)
+        if isinstance(entry, FormationChange):
+            self._formations.note(decode_formation(entry.layout))
+        else:
+            self._releases.complete(entry)
 
     def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
         """No messages follow up to `token`, and what K + 1 sites hold may be released.

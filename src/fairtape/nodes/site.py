@@ -26,7 +26,7 @@ from fairtape.core.effects import (
     Send,
     Truncate,
 )
-from fairtape.core.entries import decode_entry
+from fairtape.core.entries import Entry, decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
@@ -213,7 +213,7 @@ class Site:
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
-        self._unreleased: list[Ordered] = []
+        self._unreleased: list[Entry] = []
         self._busy_with_journal = False  # reading or truncating the journal; formations wait
         self._pending: Formation | None = None  # installed afterwards
         self._prepared: Formation | None = None
@@ -323,7 +323,7 @@ class Site:
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
         """The journal entries of a `Fetch`. Ticket 0 is the site's own; others belong to requests of other sites."""
         if ticket == 0:
-            self._unreleased += [entry for entry in map(decode_entry, entries) if isinstance(entry, Ordered)]
+            self._unreleased += map(decode_entry, entries)
             self._read_unreleased(now, exhausted=not entries)
             return
         request = self._catch_up_server.end_read(ticket)
@@ -338,7 +338,8 @@ class Site:
 
     def _read_unreleased(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
         """Read the journal entries that were not released: they must be, before anything that follows them."""
-        through = self._unreleased[-1].token if self._unreleased else self._recovered.released_through
+        tokens = (entry.token for entry in reversed(self._unreleased) if isinstance(entry, Ordered))
+        through = next(tokens, self._recovered.released_through)
         self._busy_with_journal = through < self._recovered.token and not exhausted
         if self._busy_with_journal:
             self._effects.append(Fetch(through, None, UNRELEASED_READ_SIZE, 0))
@@ -585,8 +586,8 @@ class Site:
             active=formation.has_member(self.me, self.incarnation),
             authenticator=self._authenticator,
         )
-        for ordered in self._unreleased:
-            self.receiver.restore_unreleased(ordered)
+        for entry in self._unreleased:
+            self.receiver.restore_unreleased(entry)
         self._unreleased.clear()
         self.receiver.pass_empty_tokens(now)
         self._entered(formation)

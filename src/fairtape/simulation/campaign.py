@@ -17,6 +17,7 @@ from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
 
 DIGEST_SIZE: Final = 16
 AHEAD_PER_JOB: Final = 4  # seeds submitted ahead of their results
+KILLED: Final = "the process that ran it was killed"
 
 RunSeed: TypeAlias = Callable[[int], RunOutcome]
 """Runs the world of one seed; a module-level function or a partial of one, so that it can be pickled."""
@@ -44,7 +45,7 @@ def campaign(seeds: Iterable[int], run: RunSeed, *, jobs: int = 1) -> Iterator[R
                 return
         except BrokenProcessPool:
             for seed in running.values():
-                yield RunOutcome(seed=seed, guarantee=NEVER_RAISES, text="the process that ran it was killed")
+                yield RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=KILLED)
 
 
 def _outcomes(

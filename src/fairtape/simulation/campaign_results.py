@@ -4,6 +4,7 @@ The first line names what was run: the kind of worlds, their options, and a dige
 are not outcomes of this one, so such a file is refused. A last line that was not written completely is dropped.
 """
 
+import fcntl
 import json
 from dataclasses import asdict
 from hashlib import blake2b
@@ -26,6 +27,7 @@ class CampaignResults:
         head = {"format": FORMAT, "worlds": kind, "options": list(options), "code": code_digest()}
         try:
             self._file: IO[bytes] = path.open("a+b")
+            _lock(self._file, path)
             self._file.seek(0)
             self._read(path, head)
         except OSError as error:
@@ -66,6 +68,16 @@ class CampaignResults:
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Two campaigns would cut off each other's lines."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"--results {path} is used by another campaign; wait until it ends, or name a new file"
+        ) from None
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:

@@ -135,6 +135,10 @@ class ClusterCheckers(Observer):
             self._violated("ReleasedTogether", node, f"a release at {now} is marked as {release.released_at}")
         if not formation.timed or release.late:
             return
+        commit_at = formation.scheduled_at(release.token) + formation.timing.commit_delay
+        if release.commit_at != commit_at:
+            text = f"token {release.token} of formation {number} commits at {release.commit_at}, expected {commit_at}"
+            self._violated("ReleasedTogether", node, text)
         was_paused = release.commit_at <= self._resumed_at.get(node, -1)
         lateness_max = self._grain(node, formation) + self._delays.get(node, 0)
         allowed = LATE_AFTER if was_paused else min(lateness_max, LATE_AFTER)

@@ -23,8 +23,8 @@ from fairtape.journal.format import Tip, first_mark
 from fairtape.journal.notifications import (
     ACCEPTS_MAX,
     IDLE_PERIOD,
-    LOOKS_MAX,
     LOOK_AGAIN_PERIOD,
+    LOOKS_MAX,
     POLL_PERIOD,
     SOCKET_NAME,
     SUBSCRIBERS_MAX,

@@ -98,8 +98,8 @@ SLOW = (2, SiteLoad(release_lag=4 * MILLISECOND, backlog=1_500_000))
 REPORTS = 50  # in a window
 
 
-class Hearing:
-    """A site that hears the loads of the other members."""
+class FormationMember:
+    """A site, with the reports of the other members."""
 
     def __init__(self) -> None:
         self.now = SECOND
@@ -117,7 +117,7 @@ class Hearing:
 
 
 def test_a_member_that_slows_the_sources_all_the_time_is_named() -> None:
-    (notice,) = Hearing().window(slowing=REPORTS)
+    (notice,) = FormationMember().window(slowing=REPORTS)
     assert notice == (
         "site 2 slows the sources: it reports that its releases are 4.0 ms late and that it needs 1.5 ms to read what"
         f" has arrived; {SLOW_REMEDY}"
@@ -125,11 +125,11 @@ def test_a_member_that_slows_the_sources_all_the_time_is_named() -> None:
 
 
 def test_a_flood_that_is_regulated_names_no_one() -> None:
-    assert Hearing().window(slowing=REPORTS // 2) == []
+    assert FormationMember().window(slowing=REPORTS // 2) == []
 
 
 def test_a_member_is_named_once_until_it_was_fast_for_a_while() -> None:
-    hearing = Hearing()
+    hearing = FormationMember()
     assert len(hearing.window(slowing=REPORTS)) == 1
     assert sum(len(hearing.window(slowing=REPORTS)) for _ in range(9)) == 0
     assert sum(len(hearing.window(slowing=0)) for _ in range(IN_TIME_PERIOD // WINDOW)) == 0
@@ -137,4 +137,4 @@ def test_a_member_is_named_once_until_it_was_fast_for_a_while() -> None:
 
 
 def test_outside_of_a_formation_no_one_is_named() -> None:
-    assert Hearing().window(slowing=REPORTS, formation=0) == []
+    assert FormationMember().window(slowing=REPORTS, formation=0) == []

@@ -523,3 +523,16 @@ def test_a_hole_that_lasts_is_asked_for_though_blocks_wait() -> None:
     site.receive_all([block(2), block(3)], SOON)
     found = [at for at, effect in run_until(site, SOON + 3 * T_R) if holes_in([effect])]
     assert found[0] >= SOON + T_R
+
+
+def test_a_hole_that_lasts_for_ever_does_not_hurry_the_sources_of_others() -> None:
+    """A source that is gone, or the hole behind a Break: the others are still given T_R while their blocks wait."""
+    site = Receiver(me=1, formation=LAYOUT, keys=KEYS, born_at=STARTS_AT - SECOND, backlog=lambda: MILLISECOND)
+    began_at = SOON - 2 * T_R
+    site.receive(block(9, node=OTHER_SOURCE), began_at)
+    run_until(site, SOON)
+    site.receive_all([block(2), block(3)], SOON)
+    found = [
+        (at, each.to) for at, each in run_until(site, SOON + 3 * T_R) if isinstance(each, Send) and holes_in([each])
+    ]
+    assert min(at for at, to in found if to != OTHER_SOURCE) >= SOON + T_R

@@ -1,5 +1,7 @@
 """The release queue: complete messages wait for K + 1 holders, the commit instant and the lease."""
 
+from dataclasses import replace
+
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
 from fairtape.ring.membership.formation_history import FormationHistory
@@ -109,6 +111,31 @@ def test_without_a_schedule_a_message_commits_as_soon_as_it_survives() -> None:
     (deliver,) = queue.due(12_345)
     assert deliver.release.commit_at == 12_345
     assert not deliver.release.late
+
+
+def test_a_token_commits_by_the_timing_of_its_own_formation_though_that_has_ended() -> None:
+    """A planned change takes over before K more sites are known to hold the last token of the formation before it."""
+    slower = replace(
+        LAYOUT,
+        number=LAYOUT.number + 1,
+        first_token=LAYOUT.first_token + 1,
+        timing=replace(LAYOUT.timing, commit_delay=2 * LAYOUT.timing.commit_delay),
+    )
+    history = FormationHistory(LAYOUT)
+    history.take_over(slower)
+    queue = ReleaseQueue(history, after=LAYOUT.first_token - 1)
+    queue.complete(ordered(1))
+    history.forget_before(slower.first_token)
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    assert queue.deadline() == LAYOUT.commit_at(1)
+
+
+def test_a_token_of_a_forgotten_formation_is_late() -> None:
+    queue = ReleaseQueue(FormationHistory(LAYOUT), after=LAYOUT.first_token - 1)
+    queue.complete(replace(ordered(1), formation=LAYOUT.number + 1))
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    (deliver,) = queue.due(LAYOUT.commit_at(1))
+    assert deliver.release.late
 
 
 def test_half_of_the_longest_lag_counts_until_it_is_taken() -> None:

@@ -267,7 +267,9 @@ class ItchEncoder:
         is_trade: Array = sane & (token.listings > 0)
         unlisted = np.flatnonzero(token.listings == 0)
         if not _are_trades(token.trades[unlisted]):
-            unlisted = unlisted[[_are_trades(record.tobytes()) for record in token.trades[unlisted]]]
+            unlisted = unlisted[sane[unlisted]]
+            records = market.fields(token.trades[unlisted].tobytes())
+            unlisted = unlisted[np.fromiter((record.is_trade for record in records), bool, len(unlisted))]
         symbols: list[bytes] = token.trades["symbol"][unlisted].tolist()
         token.stripes[unlisted] = [self._stripe_index(symbol) for symbol in symbols]
         is_trade[unlisted] = True

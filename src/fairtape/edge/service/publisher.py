@@ -161,6 +161,7 @@ class EdgePublisher:
     def assign(self, feeds: Collection[str], now: Instant) -> None:
         """Send on these feeds, which the formation assigns to this site."""
         if tuple(feeds) != self._feeds:
+            self._send_released()  # a token that is sent in part stays on one feed
             self._feeds = tuple(feeds)
             self._log(f"edge: sends on {', '.join(self._feeds) or 'no feed'}")
             if self._remulticaster is not None:

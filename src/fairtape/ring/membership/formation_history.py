@@ -1,7 +1,8 @@
 """Which formation a token belongs to.
 
 Usually there is one formation. After a planned change there are two for a while: tokens of the old formation are still
-being recovered when those of the new one arrive.
+being recovered when those of the new one arrive. Formations of the past are found by their numbers: their last tokens
+commit by their timing, also at a site that adopts these tokens later, from another site's journal or from its own.
 """
 
 from typing import Final
@@ -18,7 +19,9 @@ class FormationHistory:
 
     def __init__(self, formation: Formation) -> None:
         self._formations = [formation]
+        self._numbered: dict[int, Formation] = {}
         self.latest = formation  # the last one, which has not ended
+        self.note(formation)
 
     @property
     def formations(self) -> tuple[Formation, ...]:
@@ -40,6 +43,16 @@ class FormationHistory:
     def has(self, number: int) -> bool:
         return any(formation.number == number for formation in self._formations)
 
+    def note(self, formation: Formation) -> None:
+        """Remember a formation, until this many others were noted."""
+        self._numbered[formation.number] = formation
+        if len(self._numbered) > FORMATIONS_MAX:
+            del self._numbered[next(iter(self._numbered))]
+
+    def numbered(self, number: int) -> Formation | None:
+        """The formation with this number; None if it is not remembered."""
+        return self._numbered.get(number)
+
     def holder(self, token: int) -> NodeId:
         """The site whose turn it is to send Ack(token)."""
         return self.of(token).holder(token)
@@ -53,12 +66,14 @@ class FormationHistory:
         assert formation.first_token > self.latest.first_token
         self._formations.append(formation)
         self.latest = formation
+        self.note(formation)
         del self._formations[:-FORMATIONS_MAX]
 
     def restart(self, formation: Formation) -> None:
         """Replace all formations by this one, after a reformation."""
         self._formations = [formation]
         self.latest = formation
+        self.note(formation)
 
     def forget_before(self, token: int) -> None:
         """Drop formations that ended before this token."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from fairtape.core.effects import Deliver, Ordered, Release
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 
 WORST_LAG_WEIGHT: Final = 0.5  # a single release may lag by twice as much as the usual one
@@ -27,7 +28,7 @@ class ReleaseQueue:
         """Tokens up to `after` have been released."""
         self._formations = formations
         self._clock_bound = clock_bound
-        self._complete: deque[Ordered] = deque()  # complete, not yet known to survive K failures
+        self._complete: deque[tuple[Ordered, Formation | None]] = deque()  # not yet known to survive K failures
         self._ready: deque[tuple[Ordered, Instant, bool]] = deque()  # waiting only for the clock
         self._lease_until: Instant = NEVER
         self.lease_expired = False  # the lease has expired: no timer for a release
@@ -39,13 +40,16 @@ class ReleaseQueue:
         self.released_through = after
 
     def complete(self, ordered: Ordered) -> None:
-        """This site holds Msg(e) and everything before it."""
-        self._complete.append(ordered)
+        """This site holds Msg(e) and everything before it.
+
+        It commits by the timing of its own formation, which may have ended.
+        """
+        self._complete.append((ordered, self._formations.numbered(ordered.formation)))
 
     @property
     def waits_for_others(self) -> bool:
         """Whether complete messages are not known to survive K failures."""
-        return any(ordered.count for ordered in self._complete)
+        return any(ordered.count for ordered, _ in self._complete)
 
     @property
     def lease_until(self) -> Instant:
@@ -90,11 +94,12 @@ class ReleaseQueue:
 
     def settle(self, survives_through: int, now: Instant) -> None:
         """Queue for the clock everything up to the token that is known to survive K failures."""
-        while self._complete and self._complete[0].token <= survives_through:
-            ordered = self._complete.popleft()
-            formation = self._formations.of(ordered.token)
+        while self._complete and self._complete[0][0].token <= survives_through:
+            ordered, formation = self._complete.popleft()
+            unknown = formation is None  # a formation of long ago: the others have released its tokens
+            formation = self._formations.latest if formation is None else formation
             commit_at = ordered.acknowledged_at + formation.timing.commit_delay if formation.timed else now
-            self._ready.append((ordered, commit_at, now > commit_at))
+            self._ready.append((ordered, commit_at, unknown or now > commit_at))
 
     def deadline(self) -> Instant:
         """The next commit instant. A token without messages needs no timer: it passes with the next one."""
