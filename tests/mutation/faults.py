@@ -282,6 +282,16 @@ FAULTS: Final = (
         tests=("unit/ring/test_load.py",),
     ),
     Fault(
+        name="a commit by another formation",
+        rule="A token commits by the timing of its own formation.",
+        file="ring/receiver/release.py",
+        old="self._formations.numbered(ordered.formation)",
+        new="self._formations.latest",
+        tests=(
+            "unit/ring/test_release.py::test_a_token_commits_by_the_timing_of_its_own_formation_though_that_has_ended",
+        ),
+    ),
+    Fault(
         name="an unbounded turn",
         rule="A step reads a bounded slice of what has arrived before it looks again at what is due.",
         file="net/node_runtime.py",
