@@ -30,7 +30,9 @@ REMEDY: Final = (
     "another program takes the processor, this machine was paused, or it is too slow for the profile: stop that"
     ' program, run fewer sites here, let the token slow down with pace = "adapt", or choose a slower --profile'
 )
-SLOW_REMEDY: Final = "see its notices, free its processor, or remove it with fairtape operate DIRECTORY retire SITE"
+SLOW_REMEDY: Final = (
+    "see its notices, its processor and its links, or remove it with fairtape operate DIRECTORY retire SITE"
+)
 ELSEWHERE: Final = "another site or the network was late; see the notices of the other sites"
 
 
@@ -144,7 +146,4 @@ class SlowMembers:
 
 
 def _described(load: SiteLoad) -> str:
-    return (
-        f"that its releases are {load.release_lag / 1e6:,.1f} ms late and that it needs {load.backlog / 1e6:,.1f} ms to"
-        " read what has arrived"
-    )
+    return f"a release lag of {load.release_lag / 1e6:,.1f} ms and a backlog of {load.backlog / 1e6:,.1f} ms"

@@ -119,8 +119,7 @@ class FormationMember:
 def test_a_member_that_slows_the_sources_all_the_time_is_named() -> None:
     (notice,) = FormationMember().window(slowing=REPORTS)
     assert notice == (
-        "site 2 slows the sources: it reports that its releases are 4.0 ms late and that it needs 1.5 ms to read what"
-        f" has arrived; {SLOW_REMEDY}"
+        f"site 2 slows the sources: it reports a release lag of 4.0 ms and a backlog of 1.5 ms; {SLOW_REMEDY}"
     )
 
 
