@@ -128,11 +128,11 @@ def test_a_flood_that_is_regulated_names_no_one() -> None:
 
 
 def test_a_member_is_named_once_until_it_was_fast_for_a_while() -> None:
-    hearing = FormationMember()
-    assert len(hearing.window(slowing=REPORTS)) == 1
-    assert sum(len(hearing.window(slowing=REPORTS)) for _ in range(9)) == 0
-    assert sum(len(hearing.window(slowing=0)) for _ in range(IN_TIME_PERIOD // WINDOW)) == 0
-    assert len(hearing.window(slowing=REPORTS)) == 1
+    member = FormationMember()
+    assert len(member.window(slowing=REPORTS)) == 1
+    assert sum(len(member.window(slowing=REPORTS)) for _ in range(9)) == 0
+    assert sum(len(member.window(slowing=0)) for _ in range(IN_TIME_PERIOD // WINDOW)) == 0
+    assert len(member.window(slowing=REPORTS)) == 1
 
 
 def test_outside_of_a_formation_no_one_is_named() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fairtape.core.effects import Deliver, Ordered, Span
 from fairtape.core.instants import NEVER, SECOND
-from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.membership.formation_history import FORMATIONS_MAX, FormationHistory
 from fairtape.ring.receiver.release import LATE_AFTER, ReleaseQueue
 from unit.ring.ring_values import SOURCE, formation
 
@@ -146,3 +146,15 @@ def test_half_of_the_longest_lag_counts_until_it_is_taken() -> None:
     queue.due(LAYOUT.commit_at(2) + 10)
     assert queue.take_lag() == 150
     assert queue.take_lag() == 10
+
+
+def test_the_present_formation_is_known_however_many_past_ones_were_adopted() -> None:
+    """A site that catches up across many formations must not call everything late after it."""
+    history = FormationHistory(LAYOUT)
+    for number in range(LAYOUT.number + 1, LAYOUT.number + 2 * FORMATIONS_MAX):
+        history.note(replace(LAYOUT, number=number))
+    queue = ReleaseQueue(history, after=LAYOUT.first_token - 1)
+    queue.complete(ordered(1))
+    queue.settle(1, LAYOUT.scheduled_at(1))
+    (deliver,) = queue.due(LAYOUT.commit_at(1))
+    assert not deliver.release.late

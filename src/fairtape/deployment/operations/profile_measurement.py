@@ -7,7 +7,6 @@ leaves most of the processors to other programs. Where there is a doubt, the nex
 seconds prove little.
 """
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -232,8 +231,7 @@ class _Measurement:
         self._children.append(publisher)
         ends_at = time.monotonic() + FLOOD_PERIOD
         self._wait_until(lambda: publisher.poll() is not None or time.monotonic() >= ends_at, 0.0)
-        publisher.send_signal(signal.SIGINT)
-        publisher.wait()
+        self._end_load()
         self._wait(STATUS_PERIOD)
         flood = _released(measured, before, self._target.sites())
         rate = _release_rate(deployment.journal_of(deployment.sites[0]), began_at)

@@ -19,7 +19,7 @@ class FormationHistory:
 
     def __init__(self, formation: Formation) -> None:
         self._formations = [formation]
-        self._numbered: dict[int, Formation] = {}
+        self._past: dict[int, Formation] = {}  # by number; some of them may be present
         self.latest = formation  # the last one, which has not ended
         self.note(formation)
 
@@ -44,14 +44,15 @@ class FormationHistory:
         return any(formation.number == number for formation in self._formations)
 
     def note(self, formation: Formation) -> None:
-        """Remember a formation, until this many others were noted."""
-        self._numbered[formation.number] = formation
-        if len(self._numbered) > FORMATIONS_MAX:
-            del self._numbered[next(iter(self._numbered))]
+        """Remember a formation until `FORMATIONS_MAX` others were noted, or as long as it is present."""
+        self._past[formation.number] = formation
+        if len(self._past) > FORMATIONS_MAX:
+            del self._past[next(iter(self._past))]
 
     def numbered(self, number: int) -> Formation | None:
         """The formation with this number; None if it is not remembered."""
-        return self._numbered.get(number)
+        present = (formation for formation in self._formations if formation.number == number)
+        return next(present, None) or self._past.get(number)
 
     def holder(self, token: int) -> NodeId:
         """The site whose turn it is to send Ack(token)."""
