@@ -18,12 +18,16 @@ from fairtape.storage.trace_files import TraceWriter
 from golden.ring_values import AT, STRIPE, formation_change, ordered
 
 TOKENS = range(40, 60)
+VARYING = {
+    "lock": "the number of the writing process",
+    "identity": "eight hexadecimal digits and a line feed",
+}
 
 
 def files_in(folder: Path, title: str) -> Iterator[tuple[str, bytes | str]]:
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         name = f"{title} {path.relative_to(folder).as_posix()}"
-        yield name, "the number of the writing process" if path.name == "lock" else _content(path)
+        yield name, VARYING.get(path.name) or _content(path)
 
 
 def _content(path: Path) -> bytes:

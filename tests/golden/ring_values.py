@@ -61,13 +61,13 @@ def membership() -> Iterator[tuple[str, bytes]]:
     """Names in capitals are whole datagrams."""
     layout = encode_formation(FORMATION)
     state, request = servers.MembershipState.MEMBER, servers.MembershipRequest.NOTHING
-    numbers = (8, 6, AT, 1_500, 44, 321, 43, 12, 3, 45, 1)
+    numbers = (8, 6, AT, 1_500, 44, 321, 43, 12, 3, 45, 1, 0xD1_6E57, 0x10AD, 0xDE_910F)
     report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers)
     messages: dict[str, servers.MembershipMessage] = {
-        "GRANT": servers.Grant(STRIPE, 7, 901, 0, 4, AT, AT + 5, 900, 150_000_000),
+        "GRANT": servers.Grant(STRIPE, 7, 901, 0, 4, AT, AT + 5, 900, 150_000_000, 0x5708E),
         "FENCE": servers.Fence(STRIPE, 7, 901, 0, 4),
-        "INSTALL": servers.Install(STRIPE, 7, 901, 4, True, layout),
-        "INSTALL PROPOSAL": servers.Install(STRIPE, 7, 901, 4, False, layout),
+        "INSTALL": servers.Install(STRIPE, 7, 901, 4, True, layout, 0x5708E),
+        "INSTALL PROPOSAL": servers.Install(STRIPE, 7, 901, 4, False, layout, 0x5708E),
         "CATCH UP": servers.CatchUp(STRIPE, 7, 3, 44, 2, 16),
         "HISTORY": servers.HistoryChunk(STRIPE, 7, 1, 44, 60, 58, 7, 1, 3, b"chunk", 0xCAFE),
         "HISTORY WITHOUT AN ENTRY": servers.HistoryChunk(
@@ -116,6 +116,9 @@ def formations() -> Iterator[tuple[str, bytes]]:
         "continued": replace(FORMATION, first_sequence=0, resilience_before=2, leaving=(4, 5), keeper=2),
         "with incarnations": replace(FORMATION, roll=(6, 7, 8)),
         "with a plan": replace(FORMATION, plan=0x0001_BEEF),
+        "with journals": replace(FORMATION, roll=(6, 7, 8), journals=(0xA1, 0xA2, 0xA3)),
+        "of version 1": replace(FORMATION, layout_version=1),
+        "of version 2 with a plan": replace(FORMATION, layout_version=2, plan=0x0001_BEEF),
         "with a break": replace(FORMATION, broken=True),
         "of a secondary loop": replace(FORMATION, loop=2, stride=3, request_sets=2),
         "without timing": replace(FORMATION, timed=False),

@@ -98,6 +98,7 @@ class Recovered:
     number: int  # of the last formation in it; 0: none
     layout: bytes | None  # that formation
     released_through: int  # token
+    journal: int = 0  # the identity of the journal; 0: it has none
 
     @classmethod
     def nothing(cls, first_token: int = 1, first_sequence: int = 1) -> "Recovered":

@@ -23,6 +23,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -43,6 +44,7 @@ from fairtape.journal.format import (
     link,
     segment_name,
 )
+from fairtape.journal.identity import journal_identity
 from fairtape.journal.segment_list import SegmentListWriter
 from fairtape.journal.segments import update_streams
 from fairtape.journal.truncation import plan_truncation, sync_directory, truncate
@@ -155,6 +157,7 @@ class JournalWriter:
         self._sync = sync
         self._sync_period = sync_period
         self._size_max = size_max
+        self._identity = 0
         self._tip: Tip | None = None
         self._ordered_through = 0  # the token of the last messages
         self._streams: dict[NodeId, tuple[int, int]] = {}
@@ -195,6 +198,7 @@ class JournalWriter:
             directory, lock, stripe=stripe, site=site, sync=sync, sync_period=sync_period, size_max=segment_size_max
         )
         try:
+            writer._identity = journal_identity(directory)
             writer._resume()
         except BaseException:
             writer._close_files()
@@ -211,7 +215,7 @@ class JournalWriter:
         """The state at the end of the journal, for a site that continues from it."""
         tip, change = self._tip, self._change
         if tip is None:
-            return Recovered.nothing()
+            return replace(Recovered.nothing(), journal=self._identity)
         return Recovered(
             token=self._ordered_through,
             sequence=tip.sequence,
@@ -219,6 +223,7 @@ class JournalWriter:
             number=0 if change is None else change.formation,
             layout=None if change is None else change.layout,
             released_through=tip.released_token,
+            journal=self._identity,
         )
 
     @property

@@ -35,7 +35,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.punctuality import Punctuality, SlowMembers
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation, proposal_digest
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
 from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
@@ -69,6 +69,7 @@ class SiteConfig:
     reformers: tuple[NodeId, ...]
     timing: Timing  # until the first formation
     home: int = 0  # the loop that it belongs to
+    deployment: int = 0  # the digest of the deployment file that it has read
     durable: bool = True  # the journal survives a restart of the machine: it proves what the site holds
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
@@ -442,6 +443,9 @@ class Site:
             suspect=suspect,
             suspect_token=token,
             reason=reason,
+            proposal=proposal_digest(self._prepared) if self._prepared is not None and loop == 0 else 0,
+            journal=self._recovered.journal,
+            deployment=self.config.deployment,
         )
 
     def _number(self, loop: int) -> int:

@@ -181,7 +181,7 @@ class Cluster:
         """Start a late site; one that was started is left alone."""
         if site in self.journals:
             return
-        self.journals[site] = SimulatedJournal(self._written)
+        self.journals[site] = SimulatedJournal(self._written, identity=site)
         self.world.add(
             site,
             self._new_site(site),

@@ -17,8 +17,9 @@ UNSYNCED_MAX: Final = 20  # entries that a loss of power takes at most
 class SimulatedJournal:
     """Entries in order, and the token through which they were released."""
 
-    def __init__(self, written: dict[bytes, tuple[bytes, Entry]] | None = None) -> None:
+    def __init__(self, written: dict[bytes, tuple[bytes, Entry]] | None = None, *, identity: int = 0) -> None:
         """`written`: the entries of all journals of a world, so that equal ones are kept once."""
+        self.identity = identity
         self._written = {} if written is None else written
         self.entries: list[Entry] = []
         self.released_through = 0  # token
@@ -100,4 +101,5 @@ class SimulatedJournal:
                     streams[span.source] = span.incarnation, span.first + span.count
             else:
                 number, layout = entry.formation, entry.layout
-        return Recovered(token, sequence, streams, number, layout, min(self.released_through, token))
+        released_through = min(self.released_through, token)
+        return Recovered(token, sequence, streams, number, layout, released_through, self.identity)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 NodeId: TypeAlias = int
 
 MAGIC: Final = 0xFA
-VERSION: Final = 2
+VERSION: Final = 3
 
 NODE_MAX: Final = (1 << 32) - 1
 NUMBER_MAX: Final = (1 << 63) - 1  # message numbers, sequence numbers and tokens fit signed 64-bit columns

@@ -27,10 +27,10 @@ from fairtape.wire.frames import (
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
 CHUNKS_MAX: Final = 1 << 20  # of one journal entry
 
-_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQB")
-_GRANT: Final = struct.Struct(">HQQQQQ")
+_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQ")
+_GRANT: Final = struct.Struct(">HQQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
-_INSTALL: Final = struct.Struct(">QB")
+_INSTALL: Final = struct.Struct(">QBQ")
 _CATCH_UP: Final = struct.Struct(">QIH")
 POSITION: Final = struct.Struct(">IQ")  # a formation and a token
 _HISTORY_CHUNK: Final = struct.Struct(">QQQIIII")
@@ -86,6 +86,9 @@ class SiteReport:
     suspect: NodeId
     suspect_token: int  # 0: no suspect
     reason: int
+    proposal: int = 0  # the digest of the formation that it is prepared to enter; 0: none
+    journal: int = 0  # the identity of its journal; 0: none
+    deployment: int = 0  # the digest of the deployment file that it has read; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Grant:
     received_at: int  # by the clock of X_R
     clock_bound: int  # of X_R
     lease_period: int
+    store: int = 0  # the identity of the formation store
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class Install:
     term: int
     final: bool
     layout: bytes
+    store: int = 0  # the identity of the formation store
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +223,17 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
                 message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
                 message.asked_at, message.clock_bound, message.complete_through, message.sequence,
                 message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
+                message.proposal, message.journal, message.deployment,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(
                 message.loop, message.term, message.asked_at, message.received_at, message.clock_bound,
-                message.lease_period,
+                message.lease_period, message.store,
             )  # fmt: skip
         case Fence():
             return Kind.FENCE, _FENCE.pack(message.loop, message.term)
         case Install():
-            return Kind.INSTALL, _INSTALL.pack(message.term, message.final) + message.layout
+            return Kind.INSTALL, _INSTALL.pack(message.term, message.final, message.store) + message.layout
         case CatchUp():
             return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
         case HistoryChunk():
@@ -272,11 +278,11 @@ def _decode_fence(stripe: int, formation: int, sender: NodeId, body: bytes) -> F
 
 
 def _decode_install(stripe: int, formation: int, sender: NodeId, body: bytes) -> Install:
-    term, final = _checked(_INSTALL.unpack_from(body))
+    term, final, store = _checked(_INSTALL.unpack_from(body))
     layout = body[_INSTALL.size :]
     if final > 1 or not 0 < len(layout) <= LAYOUT_MAX:
         raise Malformed("install without a layout")
-    return Install(stripe, formation, sender, term, bool(final), layout)
+    return Install(stripe, formation, sender, term, bool(final), layout, store)
 
 
 def _decode_catch_up(stripe: int, formation: int, sender: NodeId, body: bytes) -> CatchUp:

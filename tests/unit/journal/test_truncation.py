@@ -78,7 +78,7 @@ def test_a_truncated_journal_equals_one_without_the_removed_entries(
             values.append_entry(writer, entry)
         for ordered in expected:
             values.mark(writer, ordered)
-        assert now == writer.recovered
+        assert replace(now, journal=0) == replace(writer.recovered, journal=0)
     report = verify(path / "cut")
     assert report.sound
     assert report.digest == verify(path / "twin").digest
@@ -113,7 +113,7 @@ def test_nothing_changes_where_nothing_is_above_the_token(tmp_path: Path) -> Non
 
 def test_an_empty_journal_can_be_truncated(tmp_path: Path) -> None:
     with values.open_writer(tmp_path) as writer:
-        assert writer.truncate_after(5) == Recovered.nothing()
+        assert replace(writer.truncate_after(5), journal=0) == Recovered.nothing()
 
 
 def test_formations_without_a_message_are_removed_even_where_nothing_is_above(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_formations_without_a_message_are_removed_even_where_nothing_is_above(tm
         assert (now.number, now.token, now.sequence) == (1, one.token, two.sequence)
         assert writer.truncate_after(two.token) == now
         assert contents(tmp_path) == history[:2]
-        assert writer.truncate_after(0) == Recovered.nothing()
+        assert replace(writer.truncate_after(0), journal=0) == Recovered.nothing()
     assert contents(tmp_path) == []
 
 

@@ -6,7 +6,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.planned_change import lead_time
 from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, Phase, PrimaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
-from fairtape.ring.membership.layout import decode_formation
+from fairtape.ring.membership.layout import decode_formation, proposal_digest
 from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Fence, Grant, Install, MembershipRequest, MembershipState
@@ -175,10 +175,12 @@ def test_a_formation_takes_over_when_all_have_prepared_for_it() -> None:
     proposals = [message for _, message in loop.outbox if isinstance(message, Install)]
     assert not any(message.final for message in proposals)
     relief = decode_formation(proposals[0].layout)
+    digest = proposal_digest(relief)
     for site in (1, 2):
-        loop.receive_report(report_of(site, prepared=4), NOW)
-    assert loop.phase is Phase.PLANNING
-    loop.receive_report(report_of(3, prepared=4), NOW)
+        loop.receive_report(report_of(site, prepared=4, proposal=digest), NOW)
+    loop.receive_report(report_of(3, prepared=4, proposal=digest + 1), NOW)
+    assert loop.phase is Phase.PLANNING, "prepared for another formation with the same number"
+    loop.receive_report(report_of(3, prepared=4, proposal=digest), NOW)
     assert record(loop, NOW) == relief
     assert (relief.members, relief.leaving) == ((1, 2), (3,))
 

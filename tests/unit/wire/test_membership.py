@@ -51,10 +51,13 @@ frames = st.one_of(
         suspect=nodes,
         suspect_token=numbers,
         reason=st.integers(0, 255),
+        proposal=numbers,
+        journal=nodes,
+        deployment=numbers,
     ),
-    st.builds(Grant, *heads, small, numbers, numbers, numbers, numbers, numbers),
+    st.builds(Grant, *heads, small, numbers, numbers, numbers, numbers, numbers, numbers),
     st.builds(Fence, *heads, small, numbers),
-    st.builds(Install, *heads, numbers, st.booleans(), st.binary(min_size=1, max_size=200)),
+    st.builds(Install, *heads, numbers, st.booleans(), st.binary(min_size=1, max_size=200), numbers),
     st.builds(CatchUp, *heads, numbers, st.integers(0, 1 << 19), small),
     st.builds(
         HistoryChunk, *heads, numbers, numbers, numbers, formations, st.just(3), st.just(4), st.binary(min_size=1)

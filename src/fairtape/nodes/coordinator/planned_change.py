@@ -12,7 +12,9 @@ from typing import Final
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.coordinator.pace import describe_change, paced
+from fairtape.nodes.coordinator.roll import with_roll
 from fairtape.ring.membership.formation import LEAVING_MAX, Formation
+from fairtape.ring.membership.layout import proposal_digest
 from fairtape.ring.membership.reconfiguration import bypass, insert_in_order, retime, take_over
 from fairtape.ring.membership.topology import Topology
 from fairtape.wire.frames import NodeId
@@ -30,6 +32,7 @@ class PlannedChange:
     """A formation that will take over, and why."""
 
     formation: Formation
+    proposal: int  # the digest by which sites confirm that they are prepared for this one
     cause: str
     prepared_by: Instant  # deadline for all sites
 
@@ -74,12 +77,7 @@ def plan_change(
     for site in joining:
         layout = insert_in_order(layout, site, tour)
     layout = bypass(layout, leaving)
-    layout = replace(
-        layout,
-        resilience=topology.resilience_of(layout.members),
-        roll=tuple(reports[member].incarnation for member in layout.members),
-        plan=plan,
-    )
+    layout = replace(with_roll(layout, reports), resilience=topology.resilience_of(layout.members), plan=plan)
     repaced = timing.token_period != present.timing.token_period
     lead = max(lead_time(present.timing, failures), PACE_LEAD if repaced else 0)
     highest_complete = max(reports[member].complete_through for member in present.members)
@@ -94,7 +92,7 @@ def plan_change(
     causes += [describe_change(present.timing, timing, pace_cause)] if repaced else []
     causes += ["another stripe plan comes into force"] * (plan != present.plan)
     cause = "; ".join(causes)
-    return PlannedChange(planned, cause, now + lead - STORE_DELAY // 2)
+    return PlannedChange(planned, proposal_digest(planned), cause, now + lead - STORE_DELAY // 2)
 
 
 def may_join(site: NodeId, present: Formation, reports: Mapping[NodeId, SiteReport]) -> bool:

@@ -19,6 +19,7 @@ from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.coordinator.pace import PaceControl, describe_change, slower
 from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, LAG_MAX, PlannedChange, lead_time, plan_change
+from fairtape.nodes.coordinator.roll import lost_journal, with_roll
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import exchange, follow, retime, with_members
@@ -129,6 +130,7 @@ class SiteView:
     report: SiteReport
     received_at: Instant
     notified_at: Instant = 0  # when it was last sent a formation
+    lost_journal: int = 0  # the formation in which it restarted with less than it had; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ class PrimaryLoopCoordinator:
         if known is None:
             self.known[report.sender] = SiteView(report, now)
         else:
+            if lost_journal(known.report, report):
+                known.lost_journal = report.formation
             known.report, known.received_at = report, now
         if self.formation is not None:
             self._respond(report, now)
@@ -407,9 +411,19 @@ class PrimaryLoopCoordinator:
             known = self.known.get(member)
             if known is None or known.report.formation != formation.number:
                 continue
-            if known.report.membership_state in (MembershipState.FENCED, MembershipState.RESTARTED):
+            if known.report.membership_state is MembershipState.FENCED or self._answers_for(known, formation):
                 answered[member] = known.report
         return answered
+
+    @staticmethod
+    def _answers_for(known: SiteView, formation: Formation) -> bool:
+        """Whether the journal of a restarted member proves what it held (decision 52, Identity of a journal)."""
+        report = known.report
+        return (
+            report.membership_state is MembershipState.RESTARTED
+            and formation.has_journal(report.sender, report.journal)
+            and known.lost_journal != formation.number
+        )
 
     def _concerned(self, formation: Formation) -> tuple[NodeId, ...]:
         """The members, and the sites that take their last turns before the first token of this formation."""
@@ -468,8 +482,7 @@ class PrimaryLoopCoordinator:
         self._propose(following)
 
     def _propose(self, formation: Formation) -> None:
-        roll = tuple(self.known[member].report.incarnation for member in formation.members)
-        self.proposal = replace(formation, roll=roll)
+        self.proposal = with_roll(formation, {site: known.report for site, known in self.known.items()})
         self.phase = Phase.RECORDING
 
     def recorded(self, formation: Formation, now: Instant) -> None:
@@ -533,7 +546,7 @@ class PrimaryLoopCoordinator:
         missing = [
             site
             for site in dict.fromkeys((*present.members, *planned.formation.members))
-            if site not in self.known or self.known[site].report.prepared != planned.formation.number
+            if site not in self.known or self.known[site].report.proposal != planned.proposal
         ]
         failure = self._planning_failure(present, planned, now)
         if failure is not None:

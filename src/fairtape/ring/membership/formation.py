@@ -12,6 +12,8 @@ LEAVING_MAX: Final = 16  # members that leave at one formation
 LOOPS_MAX: Final = (1 << 16) - 1
 STRIDE_MAX: Final = (1 << 16) - 1
 PLAN_MAX: Final = (1 << 32) - 1
+JOURNALS_MAX: Final = 80  # members of the primary loop: with the identities of their journals it fits an Install
+LAYOUT_VERSION: Final = 3
 
 
 class BadFormation(ValueError):
@@ -35,9 +37,11 @@ class Formation:
     request_sets: int = 1  # k_p: receivers take turns in requesting (2001 §5.2); 1: all request at once
     keeper: NodeId = 0  # the site that held everything before the first token when it was made
     roll: tuple[int, ...] = ()  # the expected incarnation of each member; empty: any
+    journals: tuple[int, ...] = ()  # the identity of each member's journal; empty: any, and 0 for a member: any
     resilience_before: int = 0  # for a planned change: K of the formation before, whose tokens may be incomplete
     leaving: tuple[NodeId, ...] = ()  # sites that take their last turns in the formation before
     plan: int = 0  # the active stripe plan, as the operator ordered; 0: none
+    layout_version: int = LAYOUT_VERSION  # of its encoding: that of an older release keeps its bytes
     broken: bool = False  # a Break: more than K members were silent (decision 21, Where a formation resumes)
 
     def __post_init__(self) -> None:
@@ -52,6 +56,11 @@ class Formation:
             raise BadFormation(f"leaving is {self.leaving}; it takes up to {LEAVING_MAX} sites that are not members")
         if self.roll and len(self.roll) != len(members):
             raise BadFormation(f"roll has {len(self.roll)} incarnations for {len(members)} members")
+        if self.journals and (len(self.journals) != len(members) or len(members) > JOURNALS_MAX):
+            raise BadFormation(
+                f"journals has {len(self.journals)} identities for {len(members)} members; "
+                f"it takes one for each of up to {JOURNALS_MAX}"
+            )
         if not 0 <= self.resilience < len(members):
             raise BadFormation(f"resilience is {self.resilience}; it must be from 0 to {len(members) - 1}, one below m")
         if not 0 <= self.number <= FORMATION_MAX:
@@ -90,6 +99,11 @@ class Formation:
         if site not in self.members:
             return False
         return not self.roll or self.roll[self.members.index(site)] == incarnation
+
+    def has_journal(self, site: NodeId, identity: int) -> bool:
+        """Whether a member has the journal that it was admitted with. Another one proves nothing about this loop."""
+        expected = self.journals[self.members.index(site)] if self.journals and site in self.members else 0
+        return expected in (0, identity)
 
     def holder(self, token: int) -> NodeId:
         """The site whose turn it is to send Ack(token)."""

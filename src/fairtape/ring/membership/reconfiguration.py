@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fairtape.core.instants import Instant
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.formation import BadFormation, Formation
+from fairtape.ring.membership.formation import LAYOUT_VERSION, BadFormation, Formation
 from fairtape.wire.frames import NodeId
 
 
@@ -63,17 +63,18 @@ def with_members(formation: Formation, members: Iterable[NodeId]) -> Formation:
     if not chosen:
         raise BadFormation("members is empty; a loop needs at least one site")
     resilience = min(formation.resilience, len(chosen) - 1)
-    return replace(formation, members=chosen, leaving=(), roll=(), resilience=resilience)
+    return replace(formation, members=chosen, leaving=(), roll=(), journals=(), resilience=resilience)
 
 
 def begin_with(formation: Formation, first: NodeId) -> Formation:
     """Rotate the members so that this one takes the first turn."""
     position = _position(formation, first)
-    members, roll = formation.members, formation.roll
+    members, roll, journals = formation.members, formation.roll, formation.journals
     return replace(
         formation,
         members=members[position:] + members[:position],
         roll=roll[position:] + roll[:position],
+        journals=journals[position:] + journals[:position],
     )
 
 
@@ -94,6 +95,7 @@ def follow(
     first = begin_with(formation, keeper) if keeper in formation.members else formation
     return replace(
         first,
+        layout_version=LAYOUT_VERSION,
         leaving=(),
         resilience_before=0,
         number=number,
@@ -117,6 +119,7 @@ def take_over(formation: Formation, *, number: int, present: Formation, at_token
     earliest = present.commit_at(at_token - 1) + timing.token_period - timing.commit_delay
     return replace(
         begin_with(formation, following),
+        layout_version=LAYOUT_VERSION,
         number=number,
         first_token=at_token,
         first_sequence=0,

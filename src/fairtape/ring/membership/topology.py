@@ -7,7 +7,7 @@ from typing import Final
 
 from fairtape.core.instants import SECOND, Duration
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX
+from fairtape.ring.membership.formation import JOURNALS_MAX, LOOPS_MAX, MEMBERS_MAX
 from fairtape.wire.frames import NodeId
 
 PACE_MAX: Final = 3  # so that three sites of one machine, in the metro profile, guarantee 55 ms
@@ -59,6 +59,8 @@ class LoopTopology:
             raise BadTopology(f"loop {self.number} has no sites; it needs at least one")
         if len(self.tour) >= MEMBERS_MAX:
             raise BadTopology(f"loop {self.number} has {len(self.tour)} sites; a loop takes up to {MEMBERS_MAX - 1}")
+        if not self.number and len(self.tour) > JOURNALS_MAX:
+            raise BadTopology(f"loop 0 has {len(self.tour)} sites; the primary loop takes up to {JOURNALS_MAX}")
         if self.number and self.junction is None:
             raise BadTopology(f"loop {self.number} has no junction; name the site that joins it to loop {self.parent}")
 
