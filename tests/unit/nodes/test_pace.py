@@ -19,7 +19,8 @@ from fairtape.nodes.coordinator.pace import (
     slower,
 )
 from fairtape.nodes.coordinator.planned_change import PACE_LEAD, plan_change
-from fairtape.nodes.coordinator.primary_loop import Phase, PrimaryLoopCoordinator, next_layout
+from fairtape.nodes.coordinator.primary_loop import Phase, PrimaryLoopCoordinator
+from fairtape.nodes.coordinator.reformation import next_layout
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.reconfiguration import retime, take_over

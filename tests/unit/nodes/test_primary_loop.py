@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.nodes.coordinator.exclusion import FIRST_WAIT
 from fairtape.nodes.coordinator.planned_change import lead_time
 from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, Phase, PrimaryLoopCoordinator
 from fairtape.ring.membership.formation import Formation
@@ -120,6 +121,91 @@ def test_a_silent_member_is_waited_for_as_long_as_its_lease_lasts() -> None:
     assert (formation.first_token, formation.broken) == (24, False)
     assert set(said(loop, Install)) == {1, 2, 3}
     assert loop.decisions[-1].silent == (2,)
+
+
+def test_a_member_with_another_journal_counts_as_silent() -> None:
+    """Its empty journal proves nothing about what it held.  Decision 52, Identity of a journal."""
+    for journal, broken in ((13, False), (99, True)):
+        loop = coordinator(formation_of(1, 2, 3, resilience=1, journals=(11, 12, 13)))
+        loop.receive_report(report_of(1, membership_state=MembershipState.FENCED, journal=11), NOW)
+        restarted = {"membership_state": MembershipState.RESTARTED, "incarnation": 9, "sequence": 1}
+        loop.receive_report(report_of(3, journal=journal, complete_through=0, **restarted), NOW)
+        loop.wake(NOW + LEASE)
+        formation = record(loop, NOW + LEASE)
+        assert formation.broken == broken
+        assert formation.journals[0] == 11
+
+
+def test_a_member_that_restarts_with_less_than_it_had_counts_as_silent() -> None:
+    for sequence, broken in ((150, False), (149, True)):
+        loop = led()
+        restarted = report_of(3, membership_state=MembershipState.RESTARTED, incarnation=9, sequence=sequence)
+        loop.receive_report(restarted, NOW)
+        loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+        loop.wake(NOW + LEASE)
+        assert record(loop, NOW + LEASE).broken == broken
+
+
+def test_a_loop_halts_before_its_promised_resilience_shrinks() -> None:
+    """Members fail one by one, and no more than K at once.  Decision 56, Least resilience."""
+    loop = coordinator(formation_of(1, 2, resilience=1), excess=Excess.HALT)
+    loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+    loop.wake(NOW + LEASE)
+    assert loop.phase is Phase.HALTED
+    assert "K would be 0 with members (1,), and must be at least 1" in loop.notices[-1]
+    loop.resume(NOW + LEASE)
+    following = record(loop, NOW + LEASE)
+    assert (following.members, following.resilience, following.broken) == ((1,), 0, False)
+
+
+def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None:
+    """Decision 55, Accused members."""
+    loop = led()
+    loop.receive_report(report_of(3, suspect=1, suspect_token=21), NOW)
+    for site in (1, 2, 3):
+        accusation = {"suspect": 1, "suspect_token": 21} if site == 3 else {}
+        loop.receive_report(report_of(site, membership_state=MembershipState.FENCED, **accusation), NOW)
+    second = record(loop, NOW)
+    assert set(second.members) == {1, 2, 3}
+    loop.outbox.clear()
+    at = NOW + LEASE // 2
+    for site in (1, 2):
+        loop.receive_report(report_of(site, formation=4), at)
+    loop.receive_report(report_of(3, formation=4, suspect=1, suspect_token=21), at)
+    assert not said(loop, Fence)
+    until = at + len(second.members) * second.timing.token_period + second.timing.retry_period
+    assert loop.deadline() <= until
+    loop.receive_report(report_of(1, formation=4, suspect=3, suspect_token=23), until - 1)
+    loop.receive_report(report_of(2, formation=4, suspect=3, suspect_token=23), until - 1)
+    loop.wake(until)
+    assert said(loop, Fence) == [1, 2, 3]
+    for site, suspect in ((1, 3), (2, 3), (3, 1)):
+        accusation = {"suspect": suspect, "suspect_token": 21}
+        loop.receive_report(report_of(site, formation=4, membership_state=MembershipState.FENCED, **accusation), until)
+    assert set(record(loop, until).members) == {1, 2}
+
+
+def test_a_site_that_fails_twice_waits_before_it_joins_again() -> None:
+    """Decision 57, Exclusion."""
+    loop, now = led(), NOW
+    for number in (3, 4):
+        loop.receive_report(
+            report_of(3, formation=number, membership_state=MembershipState.RESTARTED, incarnation=number), now
+        )
+        for site in (1, 2):
+            loop.receive_report(report_of(site, formation=number, membership_state=MembershipState.FENCED), now)
+        record(loop, now)
+    assert loop.formation is not None
+    assert 3 not in loop.formation.members
+    assert any("site 3 failed 2 times in a row" in notice for notice in loop.notices)
+    joining = report_of(3, formation=5, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN)
+    until = now + FIRST_WAIT * TIMING.lease_period
+    while now < until:
+        assert loop.phase is Phase.STEADY
+        now = min(now + TIMING.lease_period // 2, until)
+        for report in (report_of(1, formation=5), report_of(2, formation=5), joining):
+            loop.receive_report(report, now)
+    assert proposed(loop)
 
 
 def test_when_all_have_answered_it_does_not_wait() -> None:

@@ -1,8 +1,14 @@
 """What follows from the reports of the members: decision 21, Where a formation resumes, as functions of values."""
 
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
-from fairtape.nodes.coordinator.primary_loop import RETRIES_FACTOR_MAX, commits_may_be_missing, next_layout
-from fairtape.ring.membership.topology import LoopTopology, Remedy, Topology
+from fairtape.nodes.coordinator.reformation import (
+    RETRIES_FACTOR_MAX,
+    accused_member,
+    commits_may_be_missing,
+    next_layout,
+    survivable_after,
+)
+from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 from unit.ring.loop_values import TIMING, formation_of, report_of
@@ -24,11 +30,69 @@ def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
     assert commits_may_be_missing(loop, fenced(1, 2).values(), 2)
 
 
-def test_what_came_before_the_formation_may_be_held_by_its_keeper_alone() -> None:
-    """Then it is missing however few members are silent."""
-    loop = formation_of(1, 2, 3, resilience=1)
-    assert commits_may_be_missing(loop, fenced(1, 2, sequence=100, complete_through=9).values(), 1)
-    assert not commits_may_be_missing(loop, fenced(1, 2, sequence=101, complete_through=10).values(), 1)
+def test_an_end_that_only_a_lost_keeper_held_was_not_committed_while_few_members_are_lost() -> None:
+    """Committed is what K + 1 members of the formation before held.  Decision 54, Uncommitted ends."""
+    behind = fenced(1, 2, sequence=100, complete_through=9).values()
+    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, 1)
+    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, 2)
+    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=0), behind, 1)
+    level = fenced(1, 2, sequence=101, complete_through=10).values()
+    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=1, resilience_before=0), level, 1)
+
+
+def test_each_lost_member_reduces_what_the_next_formation_may_lose() -> None:
+    settled = fenced(1, 2, settled_through=11).values()
+    assert survivable_after(formation_of(1, 2, 3, 4, resilience=2), settled, gone=1) == 1
+    assert survivable_after(formation_of(1, 2, 3, 4, resilience=2), settled, gone=3) == 0
+
+
+def test_until_a_formation_has_settled_a_token_what_the_one_before_could_lose_counts() -> None:
+    unsettled = fenced(1, 2, settled_through=10).values()
+    loop = formation_of(1, 2, 3, 4, resilience=2, resilience_before=1, first_token=11)
+    assert survivable_after(loop, unsettled, gone=0) == 1
+    assert survivable_after(loop, unsettled, gone=1) == 0
+    assert survivable_after(loop, fenced(1, settled_through=11).values(), gone=0) == 2
+
+
+def test_the_member_that_most_accuse_is_bypassed_and_not_the_one_that_it_accuses() -> None:
+    """2001 §5.3: site 3 hears no other site, and accuses the one whose turn it was."""
+    answered = fenced(1, 2, 4, 5, suspect=3, suspect_token=23) | fenced(3, suspect=1, suspect_token=21)
+    loop = formation_of(1, 2, 3, 4, 5)
+    accused = accused_member(loop, answered, repeated=False)
+    assert accused == 3
+    layout = next_layout(loop, answered, answered, topology(1, 2, 3, 4, 5), retired=(), suspected=True, accused=accused)
+    assert layout.members == (1, 2, 4, 5)
+    assert layout.timing == loop.timing
+
+
+def test_one_accusation_proves_nothing_until_it_is_repeated() -> None:
+    answered = fenced(1, 2) | fenced(3, suspect=1, suspect_token=21)
+    assert accused_member(formation_of(1, 2, 3), answered, repeated=False) is None
+    assert accused_member(formation_of(1, 2, 3), answered, repeated=True) == 1
+
+
+def test_of_two_that_accuse_each_other_the_one_that_holds_less_is_bypassed() -> None:
+    answered = fenced(1, suspect=2, suspect_token=21) | fenced(2, suspect=1, suspect_token=20, complete_through=19)
+    assert accused_member(formation_of(1, 2), answered, repeated=False) is None
+    assert accused_member(formation_of(1, 2), answered, repeated=True) == 2
+
+
+def test_a_member_that_fails_again_and_again_does_not_stay_with_its_journal() -> None:
+    answered = fenced(1, 2) | {3: report_of(3, membership_state=MembershipState.RESTARTED)}
+    loop, policy = formation_of(1, 2, 3), topology(1, 2, 3)
+    assert next_layout(loop, answered, answered, policy, retired=(), suspected=False).members == (1, 2, 3)
+    layout = next_layout(loop, answered, answered, policy, retired=(), suspected=False, excluded={3})
+    assert layout.members == (1, 2)
+
+
+def test_no_site_leaves_where_the_promised_resilience_would_shrink() -> None:
+    """Decision 56, Least resilience."""
+    loops = (LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),)
+    answered = fenced(1, 2, 3)
+    for excess, members in ((Excess.HALT, (1, 2, 3)), (Excess.CONTINUE, (1, 2))):
+        policy = Topology(loops=loops, resilience=2, excess=excess)
+        loop = formation_of(1, 2, 3, resilience=2)
+        assert next_layout(loop, answered, answered, policy, retired={3}, suspected=False).members == members
 
 
 def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_counts() -> None:
@@ -77,6 +141,10 @@ def test_a_secondary_site_takes_the_place_of_its_junction() -> None:
     policy = topology(1, 2, 3, remedy=Remedy.REPLACE)
     layout = next_layout(formation_of(1, 2, 3), answered, reports, policy, retired=(), suspected=True)
     assert layout.members == (1, 92, 3)
+    layout = next_layout(formation_of(1, 2, 3), answered, reports, policy, retired={92}, suspected=True)
+    assert layout.members == (1, 91, 3)
+    layout = next_layout(formation_of(1, 2, 3), answered, reports, policy, retired={91, 92}, suspected=True)
+    assert layout.members == (1, 3)
 
 
 def test_a_needless_reformation_raises_retries_up_to_a_limit() -> None:

@@ -76,6 +76,24 @@ def test_a_silent_site_is_removed_and_joins_again() -> None:
     assert record(loop, soon).members == (2, 5, 6, 7)
 
 
+def test_a_loop_whose_sites_are_all_retired_is_removed() -> None:
+    loop = led()
+    for site in (5, 6):
+        loop.retired.add(site)
+    loop.retired.add(7)
+    loop.wake(SETTLED)
+    assert record(loop, SETTLED).members == (2,)
+    loop.outbox.clear()
+    loop.wake(SETTLED + 10 * PATIENCE)
+    assert loop.proposal is None
+    loop.retired.clear()
+    soon = SETTLED + 10 * PATIENCE
+    receive_report(
+        loop, 6, at=soon, formation=2, membership_state=MembershipState.OBSERVER, request=MembershipRequest.JOIN
+    )
+    assert record(loop, soon).members == (2, 6)
+
+
 def test_a_junction_that_has_failed_is_replaced_by_a_survivor() -> None:
     """2001 §5.3."""
     loop = led()

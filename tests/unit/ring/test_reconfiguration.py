@@ -111,5 +111,3 @@ def test_leaving_sites_are_relevant_until_the_formation_has_taken_over() -> None
     relief: Formation = formation_of(1, 2, leaving=(3,), first_sequence=0, resilience=1, resilience_before=0)
     assert relief.relevant_sites(complete_through=9) == (1, 2, 3)
     assert relief.relevant_sites(complete_through=10) == (1, 2)
-    assert relief.survivable(complete_through=9) == 0
-    assert relief.survivable(complete_through=10) == 1

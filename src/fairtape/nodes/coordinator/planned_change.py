@@ -54,6 +54,7 @@ def plan_change(
     quiet_since: Instant,
     failures: int,
     now: Instant,
+    excluded: Collection[NodeId] = (),
     plan: int = 0,
     pace: int | None = None,
     pace_cause: str = "",
@@ -63,11 +64,10 @@ def plan_change(
     `pace` is the wanted one, and `pace_cause` the reason; without one, the pace stays.
     """
     tour = topology.primary.tour
-    joining = [site for site in tour if site not in retired and may_join(site, present, reports)]
+    absent = {*retired, *excluded}
+    joining = [site for site in tour if site not in absent and may_join(site, present, reports)]
     leaving = [site for site in present.members if site in retired or _withdraws(site, reports)]
-    if len(leaving) == len(present.members):
-        leaving = []
-    leaving = leaving[:LEAVING_MAX]
+    leaving = list(may_leave(leaving[:LEAVING_MAX], [*present.members, *joining], topology))
     fewer_retries = _with_fewer_retries(present.timing, topology.primary.timing, quiet_for=now - quiet_since)
     timing = fewer_retries if pace is None else paced(fewer_retries, topology, pace)
     plan = plan or present.plan
@@ -102,6 +102,13 @@ def may_join(site: NodeId, present: Formation, reports: Mapping[NodeId, SiteRepo
         return False
     ahead = max((reports[each].complete_through for each in present.members if each in reports), default=0)
     return report.formation == present.number and report.complete_through >= ahead - LAG_MAX
+
+
+def may_leave(leaving: Collection[NodeId], members: list[NodeId], topology: Topology) -> Collection[NodeId]:
+    """Those that leave; none if too few would be left (decision 56, Least resilience)."""
+    left = [member for member in members if member not in leaving]
+    enough = min(topology.least_resilience, topology.resilience_of(members))
+    return leaving if left and topology.resilience_of(left) >= enough else ()
 
 
 def _withdraws(site: NodeId, reports: Mapping[NodeId, SiteReport]) -> bool:

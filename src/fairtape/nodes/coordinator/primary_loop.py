@@ -11,19 +11,28 @@ Sources are not involved: they cannot cause a reformation.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.core.timing import Timing
-from fairtape.nodes.coordinator.pace import PaceControl, describe_change, slower
-from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, LAG_MAX, PlannedChange, lead_time, plan_change
+from fairtape.nodes.coordinator.exclusion import Exclusions
+from fairtape.nodes.coordinator.pace import PaceControl, describe_change
+from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, PlannedChange, lead_time, plan_change
+from fairtape.nodes.coordinator.reformation import (
+    accused_member,
+    commits_may_be_missing,
+    highest_complete,
+    next_layout,
+    survivable,
+    survivable_after,
+)
 from fairtape.nodes.coordinator.roll import lost_journal, with_roll
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
-from fairtape.ring.membership.reconfiguration import exchange, follow, retime, with_members
-from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology, lease_margin
+from fairtape.ring.membership.reconfiguration import follow
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import (
     Fence,
@@ -35,81 +44,10 @@ from fairtape.wire.membership import (
     SiteReport,
 )
 
-RETRIES_FACTOR_MAX: Final = 8  # retry adaptation raises retries to at most this multiple of the topology's
 FIRST_FORMATION_DELAY: Final = 3 * SECOND  # how long the first formation waits for absent sites
 DECISIONS_MAX: Final = 64  # kept for the status
+NEEDLESS_PERIOD: Final = 10  # leases for which a reformation in which no site had failed makes the next one careful
 REPEATS_AHEAD: Final = 4  # a planned formation is resent after this part of the time until it takes over
-
-# What follows from the reports of the members after a failure (decision 21, Where a formation resumes).
-
-
-def highest_complete(reports: Collection[SiteReport]) -> int:
-    """The highest token up to which one of these sites holds everything."""
-    return max((each.complete_through for each in reports), default=0)
-
-
-def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
-    """Whether committed messages may be held by none of the sites that have answered.
-
-    In a formation, K + 1 members hold what is committed. What came before it is held only by its keeper, until the
-    others have caught up: if no site that answered has it, it is missing however few sites are silent.
-    """
-    before = max((each.sequence for each in answered), default=0) < formation.first_sequence
-    return before or silent > formation.survivable(highest_complete(answered))
-
-
-def next_layout(
-    formation: Formation,
-    answered: Mapping[NodeId, SiteReport],
-    reports: Mapping[NodeId, SiteReport],
-    topology: Topology,
-    *,
-    retired: Collection[NodeId],
-    suspected: bool,
-) -> Formation:
-    """Members that kept their memory, or are nearly complete, stay; the others are bypassed or replaced.
-
-    If a member was `suspected` and none has failed, retries are raised (decision 28, Retry adaptation), and the token
-    is slowed where the operator allows it (decision 51, Pace).
-    """
-    kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
-    near = highest_complete(answered.values()) - LAG_MAX
-    staying = [s for s, report in answered.items() if s in kept or report.complete_through >= near]
-    leaving = {s for s in staying if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
-    staying = [site for site in staying if site not in leaving] or staying
-    layout = formation
-    failed = [member for member in formation.members if member not in staying]
-    if topology.remedy is Remedy.REPLACE:
-        for member in failed:
-            substitute = _substitute(member, near, layout.members, reports, topology)
-            if substitute is not None:
-                layout = exchange(layout, member, substitute)
-    left = [member for member in layout.members if member not in failed] or staying
-    layout = with_members(layout, left)
-    layout = replace(layout, resilience=topology.resilience_of(layout.members))
-    none_failed = suspected and not failed and len(kept) == len(formation.members)
-    if not none_failed:
-        return layout
-    return retime(layout, slower(_with_more_retries(layout.timing, topology.primary.timing), topology))
-
-
-def _substitute(
-    failed: NodeId, near: int, members: Collection[NodeId], reports: Mapping[NodeId, SiteReport], topology: Topology
-) -> NodeId | None:
-    """An up-to-date site of the secondary loop whose junction the failed site was. 2001 §8."""
-    homes = topology.homes()
-    loops = {loop.number for loop in topology.loops if loop.junction == failed}
-    candidates = [
-        (report.complete_through, site)
-        for site, report in reports.items()
-        if homes.get(site) in loops and site not in members and report.complete_through >= near
-    ]
-    return max(candidates)[1] if candidates else None
-
-
-def _with_more_retries(timing: Timing, wanted: Timing) -> Timing:
-    raised = min(timing.retries_max + max(timing.retries_max // 4, 1), RETRIES_FACTOR_MAX * wanted.retries_max)
-    return replace(timing, retries_max=max(raised, timing.retries_max))
 
 
 class Phase(Enum):
@@ -170,6 +108,9 @@ class PrimaryLoopCoordinator:
         self._silent: tuple[NodeId, ...] = ()
         self._resumed = False  # the operator ordered to continue after a halt
         self._suspected = False  # the current reformation began because a member was suspected
+        self._needless_at: Instant = -NEVER  # when a reformation found last that no site had failed
+        self._accused_at: Instant | None = None  # when a member of the present formation was accused first
+        self._exclusions = Exclusions()
         self._planned: PlannedChange | None = None
         self._pace = PaceControl(topology)
         self._planning_failures = 0  # in a row
@@ -186,6 +127,8 @@ class PrimaryLoopCoordinator:
         self.proposal = None
         self._resumed = False
         self.plan = 0
+        self._needless_at = -NEVER
+        self._exclusions.clear()
         self._pace.lead()
         self._adopt(formation, now)
         self._began_at = now
@@ -196,6 +139,7 @@ class PrimaryLoopCoordinator:
         self.formation = formation
         self.phase = Phase.STEADY
         self._planned = None
+        self._accused_at = None
         self._quiet_since = now
         self._repeat_at = now
         if formation is not None:
@@ -262,7 +206,8 @@ class PrimaryLoopCoordinator:
         if self.phase in (Phase.FENCING, Phase.HALTED, Phase.PLANNING):
             return min(self._repeat_at, self._planned.prepared_by if self._planned is not None else NEVER)
         if self.phase is Phase.STEADY and self.formation is not None:
-            return min(self._repeat_at, min(self._leases[member] for member in self.formation.members))
+            leases_end_at = min(self._leases[member] for member in self.formation.members)
+            return min(self._repeat_at, leases_end_at, self._accusations_until(self.formation))
         return NEVER
 
     def wake(self, now: Instant) -> None:
@@ -288,6 +233,11 @@ class PrimaryLoopCoordinator:
         everyone = len(present) == len(awaited)
         if not present or not (everyone or now >= self._began_at + FIRST_FORMATION_DELAY):
             return
+        least = self.topology.least_resilience
+        if self.topology.resilience_of(present) < least and not self._resumed:
+            self._repeat_at = now + self.loop.timing.report_period
+            return
+        self._resumed = False
         reports = [self.known[site].report for site in present]
         keeper = max(reports, key=lambda each: each.complete_through)
         layout = Formation(
@@ -303,7 +253,8 @@ class PrimaryLoopCoordinator:
         number = max(each.formation for each in reports) + 1
         self._cause = "the first formation" if number == 1 else "the store has lost its formations"
         self._silent = ()
-        self._propose_after(layout, number, keeper, now, broken=number > 1)
+        losses = layout.resilience if number == 1 else 0
+        self._propose_after(layout, number, keeper, now, broken=number > 1, resilience_before=losses)
 
     # Watching.
 
@@ -319,26 +270,44 @@ class PrimaryLoopCoordinator:
         self._plan(formation, now)
 
     def _reason_to_reform(self, formation: Formation, now: Instant) -> str | None:
-        for member in formation.members:
-            known = self.known.get(member)
-            if known is None or known.report.formation != formation.number:
-                if self._leases.get(member, 0) <= now:
-                    return f"site {member} never entered formation {formation.number}"
-                continue
-            report = known.report
-            if report.membership_state is MembershipState.NEWBORN and self._leases.get(member, 0) > now:
-                continue  # it is being sent the formation, and will report what it lost
-            if report.suspect_token:
-                return f"site {member} reports site {report.suspect} at token {report.suspect_token}"
-            if report.membership_state is MembershipState.FENCED:
-                return f"site {member} is fenced"
-            if report.membership_state is not MembershipState.MEMBER:
-                return f"site {member} was restarted"
-            if report.prepared:
-                return f"site {member} is prepared for a formation that never came"
-            if self._leases.get(member, 0) <= now:
-                return f"site {member} is silent"
-        return None
+        reasons = (self._failure_of(member, formation, now) for member in formation.members)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def _failure_of(self, member: NodeId, formation: Formation, now: Instant) -> str | None:
+        """What a member reports, or does not report, that needs a reformation."""
+        known = self.known.get(member)
+        lease_ended = self._leases.get(member, 0) <= now
+        if known is None or known.report.formation != formation.number:
+            return f"site {member} never entered formation {formation.number}" if lease_ended else None
+        report = known.report
+        if report.membership_state is MembershipState.NEWBORN and not lease_ended:
+            return None  # it is being sent the formation, and will report what it lost
+        if report.suspect_token and not self._awaits_accusations(formation, now):
+            return f"site {member} reports site {report.suspect} at token {report.suspect_token}"
+        if report.membership_state is MembershipState.FENCED:
+            return f"site {member} is fenced"
+        if report.membership_state is not MembershipState.MEMBER:
+            return f"site {member} was restarted"
+        if report.prepared:
+            return f"site {member} is prepared for a formation that never came"
+        return f"site {member} is silent" if lease_ended else None
+
+    def _awaits_accusations(self, formation: Formation, now: Instant) -> bool:
+        """Whether other members get time to say whom they suspect (decision 55, Accused members).
+
+        After a reformation in which no site had failed, one accusation is not followed at once: the accuser itself may
+        be the one that does not receive, and the others find that out within a round of the token.
+        """
+        if not self._is_repeated(formation, now):
+            return False
+        if self._accused_at is None or now < self._accused_at:
+            self._accused_at = now
+        return now < self._accusations_until(formation)
+
+    def _accusations_until(self, formation: Formation) -> Instant:
+        timing = formation.timing
+        round_period = len(formation.members) * timing.token_period + timing.retry_period
+        return NEVER if self._accused_at is None else self._accused_at + round_period
 
     def _repeat_install(self, formation: Formation, now: Instant) -> None:
         """Resend the formation to members until each has confirmed.
@@ -444,32 +413,94 @@ class PrimaryLoopCoordinator:
             answered = answered or self._present(formation)
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
         broken = commits_may_be_missing(formation, answered.values(), len(silent))
-        if not answered or (broken and self.topology.excess is Excess.HALT and not self._resumed):
-            if self.phase is not Phase.HALTED:
-                self.notices.append(
-                    f"halted in formation {formation.number}: {len(silent)} members are silent {silent}, "
-                    f"K is {formation.survivable(highest_complete(answered.values()))}"
-                )
-            self.phase = Phase.HALTED
-            self._silent = silent
+        accused = accused_member(formation, answered, repeated=self._is_repeated(formation, now))
+        layout = next_layout(
+            formation,
+            answered,
+            {site: known.report for site, known in self.known.items()},
+            self.topology,
+            retired=self.retired,
+            suspected=self._suspected,
+            excluded=self._exclude_failed(formation, answered, accused, now),
+            accused=accused,
+        )
+        obstacle = self._obstacle(formation, answered, silent, layout) if answered else "no member answers"
+        if obstacle is not None and not (answered and self._resumed):
+            self._halt(f"halted in formation {formation.number}: {obstacle}", silent)
             return
         self._resumed = False
         self._silent = silent
+        self._announce_timing(formation.timing, layout.timing)
         keeper = max(
             answered.values(), key=lambda each: (each.complete_through, each.membership_state is MembershipState.FENCED)
         )
-        reports = {site: known.report for site, known in self.known.items()}
-        layout = next_layout(
-            formation, answered, reports, self.topology, retired=self.retired, suspected=self._suspected
-        )
-        retries, raised = formation.timing.retries_max, layout.timing.retries_max
-        if raised > retries:
-            self.notices.append(f"no site had failed: retries_max is raised from {retries} to {raised}")
-        if layout.timing.token_period > formation.timing.token_period:
-            self.notices.append(describe_change(formation.timing, layout.timing, "no site had failed"))
-        self._propose_after(layout, formation.number + 1, keeper, now, broken=broken)
+        gone = sum(member not in layout.members for member in self._concerned(formation))
+        losses = 0 if broken else survivable_after(formation, answered.values(), gone)
+        self._propose_after(layout, formation.number + 1, keeper, now, broken=broken, resilience_before=losses)
 
-    def _propose_after(self, layout: Formation, number: int, keeper: SiteReport, now: Instant, *, broken: bool) -> None:
+    def _obstacle(
+        self,
+        formation: Formation,
+        answered: dict[NodeId, SiteReport],
+        silent: tuple[NodeId, ...],
+        layout: Formation,
+    ) -> str | None:
+        """Why the order may not go on without the operator."""
+        losses = survivable(formation, answered.values())
+        if self.topology.excess is Excess.HALT and len(silent) > losses:
+            return f"{len(silent)} members are silent {silent}, K is {losses}"
+        least = self.topology.least_resilience
+        if layout.resilience < min(least, formation.resilience):
+            return f"K would be {layout.resilience} with members {layout.members}, and must be at least {least}"
+        return None
+
+    def _halt(self, notice: str, silent: tuple[NodeId, ...]) -> None:
+        if self.phase is not Phase.HALTED:
+            self.notices.append(notice)
+        self.phase = Phase.HALTED
+        self._silent = silent
+
+    def _exclude_failed(
+        self, formation: Formation, answered: Mapping[NodeId, SiteReport], accused: NodeId | None, now: Instant
+    ) -> set[NodeId]:
+        """Note which members failed. Returns those that failed so often that they do not stay."""
+        kept = {site for site, report in answered.items() if report.membership_state is MembershipState.FENCED}
+        failed = [site for site in formation.members if site not in kept or site == accused]
+        if kept:  # otherwise all were restarted: that is no failure of one of them
+            for site in failed:
+                if site not in self.retired and not self._withdraws(answered.get(site)):
+                    lease = formation.timing.lease_period
+                    self.notices += self._exclusions.failed(site, formation.number, lease, now)
+        if self._suspected and kept.issuperset(formation.members):
+            self._needless_at = now
+        return self._exclusions.among(formation.members, now)
+
+    def _announce_timing(self, timing: Timing, following: Timing) -> None:
+        if following.retries_max > timing.retries_max:
+            self.notices.append(
+                f"no site had failed: retries_max is raised from {timing.retries_max} to {following.retries_max}"
+            )
+        if following.token_period > timing.token_period:
+            self.notices.append(describe_change(timing, following, "no site had failed"))
+
+    @staticmethod
+    def _withdraws(report: SiteReport | None) -> bool:
+        return report is not None and report.request is MembershipRequest.WITHDRAW
+
+    def _is_repeated(self, formation: Formation, now: Instant) -> bool:
+        """Whether a reformation found a short time ago that no site had failed."""
+        return 0 <= now - self._needless_at < NEEDLESS_PERIOD * formation.timing.lease_period
+
+    def _propose_after(
+        self,
+        layout: Formation,
+        number: int,
+        keeper: SiteReport,
+        now: Instant,
+        *,
+        broken: bool,
+        resilience_before: int = 0,
+    ) -> None:
         following = follow(
             layout,
             number=number,
@@ -478,6 +509,7 @@ class PrimaryLoopCoordinator:
             keeper=keeper.sender,
             starts_at=now + layout.timing.one_way_max,
             broken=broken,
+            resilience_before=resilience_before,
         )
         self._propose(following)
 
@@ -512,6 +544,7 @@ class PrimaryLoopCoordinator:
             reports,
             self.topology,
             retired=self.retired,
+            excluded=self._exclusions.among(self.known, now),
             quiet_since=self._quiet_since,
             failures=self._planning_failures,
             now=now,
@@ -596,7 +629,7 @@ class PrimaryLoopCoordinator:
 
     def resume(self, now: Instant) -> None:
         """Continue after a halt, with a Break in the order."""
-        if self.phase is Phase.HALTED:
+        if self.phase in (Phase.HALTED, Phase.EMPTY):
             self._resumed = True
             self.wake(now)
 

@@ -105,7 +105,8 @@ class SecondaryLoopCoordinator:
         joining = [site for site in self.loop.tour if site not in staying and self._may_join(site, now)]
         junction = self._junction()
         wanted = [site for site in self.loop.tour if (site in staying or site in joining) and site != junction]
-        if not wanted or junction is None:
+        removed = all(site in self.retired for site in self.loop.tour if site != junction)
+        if junction is None or not (wanted or removed):
             return
         suspicion = self._suspicion(formation)
         if suspicion in wanted and len(wanted) > 1 and not self._heard_recently(suspicion, now):

@@ -38,7 +38,7 @@ class Formation:
     keeper: NodeId = 0  # the site that held everything before the first token when it was made
     roll: tuple[int, ...] = ()  # the expected incarnation of each member; empty: any
     journals: tuple[int, ...] = ()  # the identity of each member's journal; empty: any, and 0 for a member: any
-    resilience_before: int = 0  # for a planned change: K of the formation before, whose tokens may be incomplete
+    resilience_before: int = 0  # how many members may still be lost before this formation comes into effect
     leaving: tuple[NodeId, ...] = ()  # sites that take their last turns in the formation before
     plan: int = 0  # the active stripe plan, as the operator ordered; 0: none
     layout_version: int = LAYOUT_VERSION  # of its encoding: that of an older release keeps its bytes
@@ -88,11 +88,6 @@ class Formation:
     def relevant_sites(self, complete_through: int) -> tuple[NodeId, ...]:
         """The sites whose actions may still matter, given the token up to which the order is known."""
         return self.members if complete_through >= self.first_token - 1 else self.members + self.leaving
-
-    def survivable(self, complete_through: int) -> int:
-        """How many silent sites the order survives, given the token up to which it is known."""
-        taken_over = self.first_sequence > 0 or complete_through >= self.first_token - 1
-        return self.resilience if taken_over else min(self.resilience, self.resilience_before)
 
     def has_member(self, site: NodeId, incarnation: int) -> bool:
         """Whether this incarnation of a site is a member. A later incarnation has lost its memory and is not."""

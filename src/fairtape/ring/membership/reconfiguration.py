@@ -87,6 +87,7 @@ def follow(
     keeper: NodeId,
     starts_at: Instant,
     broken: bool,
+    resilience_before: int = 0,
 ) -> Formation:
     """The formation that resumes after a fenced one: after the last token that a survivor holds completely.
 
@@ -97,7 +98,7 @@ def follow(
         first,
         layout_version=LAYOUT_VERSION,
         leaving=(),
-        resilience_before=0,
+        resilience_before=resilience_before,
         number=number,
         first_token=after + 1,
         first_sequence=sequence,

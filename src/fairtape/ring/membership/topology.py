@@ -71,6 +71,7 @@ class Topology:
 
     loops: tuple[LoopTopology, ...]
     resilience: int | str = 1  # K, or "majority", or "all"
+    resilience_min: int | None = None  # with a smaller K the loop halts; None: see `least_resilience`
     excess: Excess = Excess.CONTINUE
     remedy: Remedy = Remedy.BYPASS
     timed: bool = True
@@ -100,6 +101,11 @@ class Topology:
             raise BadTopology(f'resilience is {self.resilience!r}; expected a number, "majority" or "all"')
         if isinstance(self.resilience, int) and self.resilience < 0:
             raise BadTopology(f"resilience is {self.resilience}; it must not be negative")
+        most = self.resilience_of(self.primary.tour)
+        if self.resilience_min is not None and not 0 <= self.resilience_min <= most:
+            raise BadTopology(
+                f"resilience_min is {self.resilience_min}; expected 0 to {most}, the K of all sites of loop 0 together"
+            )
 
     @property
     def primary(self) -> LoopTopology:
@@ -109,6 +115,18 @@ class Topology:
     def homes(self) -> Mapping[NodeId, int]:
         """The loop that each site belongs to."""
         return {site: loop.number for loop in self.loops for site in loop.tour}
+
+    @property
+    def least_resilience(self) -> int:
+        """The smallest K with which the primary loop goes on (decision 56, Least resilience).
+
+        Where nothing may be lost (`halt`), K is a promise: it does not shrink with the members. "majority" and "all"
+        are shares of the members that are there.
+        """
+        if self.resilience_min is not None:
+            return self.resilience_min
+        promised = self.excess is Excess.HALT and isinstance(self.resilience, int)
+        return self.resilience_of(self.primary.tour) if promised else 0
 
     def resilience_of(self, members: Sequence[NodeId]) -> int:
         """K for a loop of these members: at most the number of other members."""

@@ -1,0 +1,137 @@
+"""What follows from the reports of the members after a failure: functions of values.
+
+Decision 21, Where a formation resumes; decision 54, Uncommitted ends; decision 55, Accused members.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from fairtape.core.timing import Timing
+from fairtape.nodes.coordinator.pace import slower
+from fairtape.nodes.coordinator.planned_change import LAG_MAX, may_leave
+from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.reconfiguration import exchange, retime, with_members
+from fairtape.ring.membership.topology import Remedy, Topology
+from fairtape.wire.frames import NodeId
+from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
+
+RETRIES_FACTOR_MAX: Final = 8  # retry adaptation raises retries to at most this multiple of the topology's
+
+
+def highest_complete(reports: Collection[SiteReport]) -> int:
+    """The highest token up to which one of these sites holds everything."""
+    return max((each.complete_through for each in reports), default=0)
+
+
+def survivable(formation: Formation, answered: Collection[SiteReport]) -> int:
+    """How many silent members the order survives, given what those that answered hold.
+
+    In a formation that has come into effect, K + 1 members hold what is committed. What precedes the formation may be
+    held by its keeper alone, until the others have caught up: then what counts is how many more members the formation
+    before could lose (decision 54, Uncommitted ends).
+    """
+    if formation.first_sequence:
+        in_effect = max((each.sequence for each in answered), default=0) >= formation.first_sequence
+    else:
+        in_effect = highest_complete(answered) >= formation.first_token - 1
+    return formation.resilience if in_effect else min(formation.resilience, formation.resilience_before)
+
+
+def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
+    """Whether committed messages may be held by none of the sites that have answered."""
+    return silent > survivable(formation, answered)
+
+
+def survivable_after(formation: Formation, answered: Collection[SiteReport], gone: int) -> int:
+    """How many more members may be lost before the next formation comes into effect, after `gone` are not in it.
+
+    Where K + 1 members are known to hold what precedes this formation, only its own K counts.
+    """
+    settled = max((each.settled_through for each in answered), default=0) >= formation.first_token
+    losses = formation.resilience if settled else min(formation.resilience, formation.resilience_before)
+    return max(losses - gone, 0)
+
+
+def accused_member(formation: Formation, answered: Mapping[NodeId, SiteReport], *, repeated: bool) -> NodeId | None:
+    """The member that most others accuse. 2001 §5.3; decision 55, Accused members.
+
+    One accusation proves little: it may be the accuser that does not receive. So more than half of the others must
+    agree, or the formation before must have ended in the same way (`repeated`). Where two are accused equally often, it
+    is the one that holds less.
+    """
+    accused = Counter(
+        report.suspect
+        for site, report in answered.items()
+        if report.suspect_token and report.suspect in answered and report.suspect != site
+    )
+    if not accused:
+        return None
+    worst = max(accused, key=lambda site: (accused[site], -answered[site].complete_through, site))
+    agreed = 2 * accused[worst] > len(formation.members) - 1 and len(formation.members) > 2
+    return worst if agreed or repeated else None
+
+
+def next_layout(
+    formation: Formation,
+    answered: Mapping[NodeId, SiteReport],
+    reports: Mapping[NodeId, SiteReport],
+    topology: Topology,
+    *,
+    retired: Collection[NodeId],
+    suspected: bool,
+    excluded: Collection[NodeId] = (),
+    accused: NodeId | None = None,
+) -> Formation:
+    """Members that kept their memory, or are nearly complete, stay; the others are bypassed or replaced.
+
+    Restarted members that are `excluded`, because they failed again and again, do not stay. If a member was
+    `suspected` and none has failed, retries are raised (decision 28, Retry adaptation), and the token is slowed where
+    the operator allows it (decision 51, Pace).
+    """
+    kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
+    near = highest_complete(answered.values()) - LAG_MAX
+    staying = [s for s, report in answered.items() if s in kept or report.complete_through >= near]
+    leaving = {s for s in staying if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
+    leaving |= {s for s in staying if s == accused or (s in excluded and s not in kept)}
+    leaving = set(may_leave(leaving, staying, topology))
+    staying = [site for site in staying if site not in leaving]
+    layout = formation
+    failed = [member for member in formation.members if member not in staying]
+    if topology.remedy is Remedy.REPLACE:
+        for member in failed:
+            substitute = _substitute(member, near, layout.members, reports, topology, {*retired, *excluded})
+            if substitute is not None:
+                layout = exchange(layout, member, substitute)
+    left = [member for member in layout.members if member not in failed] or staying
+    layout = with_members(layout, left)
+    layout = replace(layout, resilience=topology.resilience_of(layout.members))
+    none_failed = suspected and not failed and len(kept) == len(formation.members)
+    if not none_failed:
+        return layout
+    return retime(layout, slower(_with_more_retries(layout.timing, topology.primary.timing), topology))
+
+
+def _substitute(
+    failed: NodeId,
+    near: int,
+    members: Collection[NodeId],
+    reports: Mapping[NodeId, SiteReport],
+    topology: Topology,
+    absent: Collection[NodeId],
+) -> NodeId | None:
+    """An up-to-date site of the secondary loop whose junction the failed site was. 2001 §8."""
+    homes = topology.homes()
+    loops = {loop.number for loop in topology.loops if loop.junction == failed}
+    candidates = [
+        (report.complete_through, site)
+        for site, report in reports.items()
+        if homes.get(site) in loops and site not in members and site not in absent and report.complete_through >= near
+    ]
+    return max(candidates)[1] if candidates else None
+
+
+def _with_more_retries(timing: Timing, wanted: Timing) -> Timing:
+    raised = min(timing.retries_max + max(timing.retries_max // 4, 1), RETRIES_FACTOR_MAX * wanted.retries_max)
+    return replace(timing, retries_max=max(raised, timing.retries_max))
