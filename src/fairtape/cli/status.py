@@ -92,7 +92,7 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     for node in deployment.sites:
         cells = site_row(node, statuses.get(node.name), run.silence(node.name))
         sites.add_row(*cells[: len(sites.columns)])
-    servers = Table("server", "state", "term", "formation", "members", box=None, pad_edge=False)
+    servers = Table("server", "state", "term", "formation", "K", "members", box=None, pad_edge=False)
     for node in deployment.reformers:
         servers.add_row(*_server_row(node, statuses.get(node.name), run.silence(node.name)))
     parts: list[Any] = [sites, Text(), servers]
@@ -253,7 +253,8 @@ def _server_row(node: "Node", server: "Status | None", silence: float) -> tuple[
         return node.name, _silent_state(silence)
     if not server.leads:
         return node.name, "standby", str(server.term)
-    return node.name, f"leads: {server.phase}", str(server.term), str(server.formation), " ".join(server.members)
+    state, numbers = f"leads: {server.phase}", (server.term, server.formation, server.resilience)
+    return node.name, state, *map(str, numbers), " ".join(server.members)
 
 
 def _silent_state(silence: float) -> str:

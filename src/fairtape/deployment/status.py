@@ -92,6 +92,7 @@ class SiteStatus(_RunningProcess):
     membership_state: str = field(metadata=_key("posture"))
     incarnation: int
     formation: int  # 0: none
+    resilience: int  # K of that formation
     members: tuple[str, ...]
     loops: Mapping[int, tuple[str, ...]]  # members of the secondary loops that it takes part in
     schedule: TokenSchedule | None = field(metadata={EMPTY: True})  # None: no formation
@@ -148,6 +149,7 @@ class ReformerStatus(_RunningProcess):
     term: int
     phase: str
     formation: int  # of the primary loop
+    resilience: int  # K of that formation
     plan: int  # the mark of the stripe plan in force
     members: tuple[str, ...]
     retired: tuple[str, ...]

@@ -6,13 +6,14 @@ from fairtape.deployment.status import DrillControls, LoadStatus, ReformerStatus
 
 SITE: dict[str, Any] = {
     "controls": DrillControls(), "home": 0, "membership_state": "member", "incarnation": 1, "formation": 2,
-    "members": ("s1", "s2", "s3"), "loops": {}, "schedule": None, "token": 7, "behind": 0, "suspect": None,
-    "sequence": 0, "released_sequence": 0, "digest": "", "streams": {}, "lease_left_ms": 150.0, "clock_bound_us": 0.0,
-    "clock_steps": 0, "messages": 0, "late": 0, "released_at": 0, "pauses": (), "counts": {}, "edge": None,
+    "resilience": 1, "members": ("s1", "s2", "s3"), "loops": {}, "schedule": None, "token": 7, "behind": 0,
+    "suspect": None, "sequence": 0, "released_sequence": 0, "digest": "", "streams": {}, "lease_left_ms": 150.0,
+    "clock_bound_us": 0.0, "clock_steps": 0, "messages": 0, "late": 0, "released_at": 0, "pauses": (),
+    "counts": {}, "edge": None,
 }  # fmt: skip
 REFORMER: dict[str, Any] = {
-    "controls": DrillControls(), "leads": True, "leader": "x1", "term": 1, "phase": "steady", "formation": 2, "plan": 0,
-    "members": ("s1", "s2", "s3"), "retired": (), "decisions": (), "counts": {},
+    "controls": DrillControls(), "leads": True, "leader": "x1", "term": 1, "phase": "steady", "formation": 2,
+    "resilience": 1, "plan": 0, "members": ("s1", "s2", "s3"), "retired": (), "decisions": (), "counts": {},
 }  # fmt: skip
 LOAD: dict[str, Any] = {
     "controls": DrillControls(), "incarnation": 7, "published": 0, "acknowledged": 0, "settled": 0, "idle": True,

@@ -99,6 +99,7 @@ KEYS = [
         "posture",
         "incarnation",
         "formation",
+        "resilience",
         "members",
         "loops",
         "schedule",
@@ -121,7 +122,20 @@ KEYS = [
     },
     None,
     RUNNING
-    | {"orders", "leads", "leader", "term", "phase", "formation", "plan", "members", "retired", "rulings", "counts"},
+    | {
+        "orders",
+        "leads",
+        "leader",
+        "term",
+        "phase",
+        "formation",
+        "resilience",
+        "plan",
+        "members",
+        "retired",
+        "rulings",
+        "counts",
+    },
     RUNNING | {"orders", "incarnation", "published", "acknowledged", "settled", "idle", "quiet", "resent", "counts"},
     RUNNING
     | {

@@ -3,7 +3,7 @@
 import pytest
 
 from fairtape.ring.membership.formation import LOOPS_MAX
-from fairtape.ring.membership.topology import BadTopology, LoopTopology, Topology, lease_margin
+from fairtape.ring.membership.topology import BadTopology, Excess, LoopTopology, Topology, lease_margin
 from unit.ring.loop_values import TIMING
 
 
@@ -61,3 +61,35 @@ def test_an_invalid_loop_is_refused_in_a_sentence() -> None:
 
 def test_the_lease_margin_covers_the_errors_of_two_clocks() -> None:
     assert lease_margin(TIMING) == 4 * TIMING.clock_error_max
+
+
+@pytest.mark.parametrize(
+    ("resilience", "excess", "least", "expected"),
+    [
+        (1, Excess.CONTINUE, None, 0),
+        (1, Excess.HALT, None, 1),
+        (5, Excess.HALT, None, 2),
+        ("majority", Excess.HALT, None, 0),
+        ("all", Excess.HALT, None, 0),
+        ("all", Excess.CONTINUE, 1, 1),
+        (2, Excess.HALT, 0, 0),
+    ],
+)
+def test_a_number_is_a_promise_where_nothing_may_be_lost(
+    resilience: int | str, excess: Excess, least: int | None, expected: int
+) -> None:
+    """Decision 56, Least resilience."""
+    loop = LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING)
+    topology = Topology(loops=(loop,), resilience=resilience, excess=excess, resilience_min=least)
+    assert topology.least_resilience == expected
+
+
+def test_a_least_resilience_that_all_sites_together_lack_is_refused() -> None:
+    loop = LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING)
+    with pytest.raises(BadTopology, match="resilience_min is 2; expected 0 to 1"):
+        Topology(loops=(loop,), resilience=1, resilience_min=2)
+
+
+def test_a_primary_loop_with_more_sites_than_a_formation_can_name_is_refused() -> None:
+    with pytest.raises(BadTopology, match="the primary loop takes up to 80"):
+        LoopTopology(number=0, tour=tuple(range(1, 82)), timing=TIMING)

@@ -544,13 +544,21 @@ def _publisher(publishers: TomlTable, name: str, fields: TomlTable, nodes: Mappi
 def _topology(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
     rules = table.table("order", optional=True)
     resilience = _resilience(rules)
+    resilience_min = rules.number("resilience_min", 0, MEMBERS_MAX - 1, None)
     excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
     remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
     pace = rules.choice("pace", _PACES, "fixed")
     rules.finish()
     loops = tuple(_loops(table.tables("loops"), nodes, resilience))
     try:
-        topology = Topology(loops=loops, resilience=resilience, excess=excess, remedy=remedy, pace=pace)
+        topology = Topology(
+            loops=loops,
+            resilience=resilience,
+            resilience_min=resilience_min,
+            excess=excess,
+            remedy=remedy,
+            pace=pace,
+        )
     except BadTopology as bad:
         raise UserError(f"{table.file}: loops: {_with_names(str(bad), nodes)}") from None
     homes = topology.homes()
