@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from fairtape.core.entries import decode_entry
 from fairtape.core.formation_log import Recall, Recalled, StoreRequest, StoreResponse
 from fairtape.core.instants import Instant
 from fairtape.journal import History, JournalWriter
+from fairtape.journal.identity import journal_identity
 from fairtape.net.clock import SharedClock
 from fairtape.net.driver import Driver
 from fairtape.net.node_runtime import NodeRuntime
@@ -105,7 +106,7 @@ def test_a_truncation_is_answered_with_the_remaining_state(tmp_path: Path) -> No
     machine = RecordingMachine([AppendFormation(CHANGE), Append(ORDERED), Truncate(2)])
     with closing(Driver([runtime_of(machine, tmp_path)], SharedClock())) as driver:
         driver.step()
-    assert machine.answers == [Recovered.nothing()]
+    assert machine.answers == [replace(Recovered.nothing(), journal=journal_identity(tmp_path))]
 
 
 def test_a_formation_without_messages_after_it_is_removed_by_a_truncation(tmp_path: Path) -> None:
