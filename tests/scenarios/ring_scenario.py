@@ -28,7 +28,7 @@ from fairtape.core.timing import Timing
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
-from fairtape.simulation.checkers import GUARANTEES, EverythingArrives, Facts, RingCheckers
+from fairtape.simulation.checkers import Checkers, Facts
 from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.datagram_summary import NAMES
 from fairtape.simulation.faults import Clog, Crash, Fault, Pause, Restart, schedule_fault
@@ -213,10 +213,8 @@ class _RingScenario:
         )
 
     def play(self) -> None:
-        facts = Facts(formation=self._formation, published=self._published)
-        self._world.observers.append(
-            RingCheckers(facts, [kind for kind in GUARANTEES if kind is not EverythingArrives])
-        )
+        facts = Facts(sites=self._script.sites, formations=lambda: (self._formation,), published=self._published)
+        self._world.observers.append(Checkers(facts))
         for site in self._script.sites:
             self._world.add(site, self._receiver(site), channels=(Channel.DATA, Channel.CONTROL))
         for source in self._script.sources:

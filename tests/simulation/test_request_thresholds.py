@@ -67,7 +67,7 @@ def outcome(profile: str, *, loss: float = 0.0) -> tuple[int, float]:
         assert broken is None
         assert all_delivered
         requests += sum(run.receiver(site).counts["requests_sent"] for site in SITES)
-        late, released = late + run.facts.late, released + run.facts.released
+        late, released = late + run.facts.late_at.total(), released + run.facts.released
     return requests, late / released
 
 

@@ -237,6 +237,13 @@ class Cluster:
         """The count of messages that running sources have not accepted yet."""
         return sum(len(waiting) for node, waiting in self._pending.items() if self.world.is_up(node))
 
+    def numbers_used(self, stream: StreamId) -> int:
+        """How many numbers an incarnation has used; 0 if it no longer runs, or has not published anything yet."""
+        source, incarnation = stream
+        if not self.world.is_up(source) or self.source(source).incarnation != incarnation:
+            return 0
+        return self.source(source).next_number - 1
+
     def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """Send an operator command to all reformation servers."""
         self._serial += 1

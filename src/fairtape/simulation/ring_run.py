@@ -21,7 +21,7 @@ from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.receiver.tracing import Tracer
-from fairtape.simulation.checkers import EverythingArrives, Facts, RingCheckers
+from fairtape.simulation.checkers import Checkers, EverythingArrives, Facts
 from fairtape.simulation.clocks import SimulatedClock, TrueClock, drifting_clock
 from fairtape.simulation.configuration import RECORD_MAX, Burst, Configuration, chance_for, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
@@ -86,18 +86,21 @@ class RingRun:
         self._text = chance_for("text", configuration.seed)
         self.world = self._build_world()
         self.facts = Facts(
-            formation=self.formation,
+            sites=configuration.sites,
+            formations=lambda: (self.formation,),
             published=self.published,
             complete=lambda node: self.receiver(node).complete_through,
-            claim=lambda node: self.receiver(node).stable_through,
-            grain=self._grains(),
+            claim=lambda node: (1, self.receiver(node).stable_through),
+            settled={source: partial(self._forgotten, source) for source in configuration.sources},
+            used=self._numbers_used,
+            grain=lambda node: self._grains().get(node, 0),
+            true_time=lambda: self.world.now,
         )
-        self.ring_checkers = RingCheckers(self.facts)
+        self.ring_checkers = Checkers(self.facts)
         self.world.observers.append(self.ring_checkers)
         self.recorder = None if record is None else Recorder(self.world, since=record[0], until=record[1])
         self.tracers = {site: Tracer() for site in configuration.sites}
         self._add_nodes()
-        self.facts.forgotten = {source: partial(self._forgotten, source) for source in configuration.sources}
         self._schedule()
 
     def receiver(self, node: NodeId) -> Receiver:
@@ -118,12 +121,11 @@ class RingRun:
         world.run(configuration.heals_at)
         self._heal()
         (arrival,) = (checker for checker in self.ring_checkers.checkers if isinstance(checker, EverythingArrives))
-        arrival.alive = self._numbers_used
         self._wait_for(arrival)
-        self.ring_checkers.finished({site: world.clock(site).read(world.now) for site in configuration.sites})
+        self.ring_checkers.ended({site: world.clock(site).read(world.now) for site in configuration.sites})
         if self._excused():
             return False
-        arrival.demand()
+        self.ring_checkers.finish()
         if not self._arrived(arrival):
             arrival.violated(None, "a source could not send all messages of its application")
         if not self._settled():
@@ -162,7 +164,7 @@ class RingRun:
             reforming=len(self.facts.reported),
             deliveries=self.world.deliveries,
             messages=max(self.receiver(site).next_sequence for site in sites) - 1,
-            late=self.facts.late,
+            late=self.facts.late_at.total(),
             simulated=self.world.now - EPOCH,
             digest=self.world.digest,
         )
