@@ -7,7 +7,6 @@ from functools import partial
 from fairtape.core.instants import MICROSECOND, Duration, Instant
 from fairtape.core.spans import StreamId
 from fairtape.nodes.coordinator.server import Reformer
-from fairtape.nodes.site import Site
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.checkers import Checkers, Facts
@@ -22,7 +21,7 @@ class ClusterCheckers(Checkers):
     def __init__(self, cluster: Cluster) -> None:
         self.notices: list[tuple[Instant, NodeId, str]] = []
         self._cluster = cluster
-        self._formations: list[Formation] = []
+        self._formations = [] if cluster.plan.formation is None else [cluster.plan.formation]
         self._decoded = 0  # entries of the store's log
         self._grains: dict[NodeId, Duration] = {}
         self._crashed_at: dict[NodeId, Instant] = {}  # by true time, of sites that were members
@@ -30,9 +29,10 @@ class ClusterCheckers(Checkers):
             Facts(
                 sites=cluster.sites,
                 formations=self.formations,
-                is_fixed=False,
+                is_fixed=cluster.plan.formation is not None,
                 published=cluster.published,
                 journals=cluster.journals,
+                complete=lambda node: cluster.receiver(node).complete_through,
                 claim=self._claim,
                 settled={source: partial(self._settled, source) for source in cluster.plan.sources},
                 used=cluster.numbers_used,
@@ -69,7 +69,7 @@ class ClusterCheckers(Checkers):
             self._crashed_at[node] = self._cluster.world.now
 
     def formations(self) -> list[Formation]:
-        """All formations that were recorded for the primary loop."""
+        """The fixed formation, or all that were recorded for the primary loop."""
         log = self._cluster.store_access.store.log
         for entry in log[self._decoded :]:
             if entry.loop == 0:
@@ -91,9 +91,10 @@ class ClusterCheckers(Checkers):
                         yield "detect", decision.began_at - max(began)
 
     def _claim(self, node: NodeId) -> tuple[int, int]:
-        """What a site announces to the readers of its journal, and the formation that it is in."""
-        site = self._cluster.world.machine(node)
-        assert isinstance(site, Site)
+        """The formation that a site is in, and what it says that all members hold."""
+        if self._cluster.plan.formation is not None:
+            return self._cluster.plan.formation.number, self._cluster.receiver(node).stable_through
+        site = self._cluster.site(node)
         return 0 if site.formation is None else site.formation.number, site.stable_through
 
     def _settled(self, source: NodeId) -> tuple[StreamId, int]:
@@ -105,6 +106,7 @@ class ClusterCheckers(Checkers):
         if node not in self._grains:
             clock = self._cluster.world.clock(node)
             grain = clock.grain if isinstance(clock, DriftingClock) else 0
-            error_max = self._cluster.plan.topology.primary.timing.clock_error_max
-            self._grains[node] = min(grain, 2 * error_max + MICROSECOND)
+            if self._cluster.plan.formation is None:  # a site of a fixed formation cannot withdraw
+                grain = min(grain, 2 * self._cluster.plan.topology.primary.timing.clock_error_max + MICROSECOND)
+            self._grains[node] = grain
         return self._grains[node]

@@ -22,8 +22,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
-from fairtape.simulation.cluster_run import checked, why_unsettled
-from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.cluster_run import RunOutcome, checked, why_unsettled
 from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
