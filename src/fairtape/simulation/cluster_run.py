@@ -126,7 +126,7 @@ class ClusterRun:
         world.run(self.schedule.heals_at)
         self._heal()
         if cluster.plan.formation is None:
-            self._wait_until_settled()
+            self._wait_until_settled(HEALING_MAX)
         else:
             self._wait_for_arrival(cluster.plan.formation)
         self.checkers.ended({site: world.clock(site).read(world.now) for site in cluster.sites})
@@ -141,9 +141,9 @@ class ClusterRun:
             )
         self.all_delivered = True
 
-    def _wait_until_settled(self) -> None:
+    def _wait_until_settled(self, at_most: Duration) -> None:
         world = self.cluster.world
-        until = world.now + HEALING_MAX
+        until = world.now + at_most
         while (unsettled := why_unsettled(self.cluster)) is not None:
             if world.now > until:
                 raise Violation("HealsAtAll", None, world.now, unsettled)
