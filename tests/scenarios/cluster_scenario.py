@@ -150,7 +150,7 @@ Options = dict[str, str]
 
 
 def _cluster(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
-    script.sites, script.sources = tuple(map(int, words)), SOURCES
+    script.sites = tuple(map(int, words))
     wanted = options.pop("K", "1")
     script.resilience = int(wanted) if wanted.isdigit() else wanted
 
@@ -209,6 +209,7 @@ def _late(script: Script, _verb: str, words: tuple[str, ...], _options: Options)
 def _load(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
     script.load_period = duration(options.pop("every"))
     script.load_until = duration(options.pop("until"))
+    script.sources = script.sources or SOURCES
 
 
 def _publish(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
@@ -304,7 +305,7 @@ class ClusterScenario(Observer):
         world, script = self._cluster.world, self._script
         if script.load_period:
             for number, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
-                source = SOURCES[number % len(SOURCES)]
+                source = script.sources[number % len(script.sources)]
                 world.at(EPOCH + at, partial(self._cluster.publish, source, [f"message {number}".encode()]))
         world.run(EPOCH + script.period)
         if self._recorder is not None:
@@ -334,7 +335,7 @@ class ClusterScenario(Observer):
                 timed=script.timed,
             ),
             reformers=REFORMERS,
-            sources=script.sources if script.fixed or script.load_period or script.publications else (),
+            sources=script.sources,
             link_model=lambda _origin, _to: script.link_faults,
             seed=seed,
             tree_loss=script.tree_loss,

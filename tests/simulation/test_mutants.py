@@ -64,6 +64,12 @@ def test_a_broken_machine_is_detected_by(
     assert found.guarantee == guarantee, found.text
 
 
+def test_a_source_that_discards_too_soon_is_detected_in_a_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetentionBuffer, "ack_received", forgets_what_one_site_holds)
+    found = next(outcome for outcome in map(run_cluster, SEEDS) if outcome.failed)
+    assert found.guarantee == "KeptUntilHeld", found.text
+
+
 def test_a_claim_without_a_proof_of_the_new_formation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of a new formation may still be catching up."""
     monkeypatch.setattr(ReconfigurableReceiver, "stable_through", Receiver.stable_through)
