@@ -25,11 +25,11 @@ TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not run
 CAMPAIGN = f"""
 import sys
 import fairtape
-from fairtape.simulation.ring_run import run_seed
+from fairtape.simulation.cluster_run import run_ring
 assert fairtape.__file__.startswith(sys.argv[1]), fairtape.__file__
 wanted = sys.argv[2]
 for seed, loss in [(seed, loss) for seed in range(1, {SEEDS} + 1) for loss in (None, {LOSS})]:
-    outcome = run_seed(seed, loss=loss)
+    outcome = run_ring(seed, loss=loss)
     if outcome.failed:
         sys.stdout.write(outcome.guarantee + "\\n")
         if outcome.guarantee == wanted:

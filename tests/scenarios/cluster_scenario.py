@@ -1,19 +1,25 @@
-"""Cluster scenarios: the faults of a deployment as a script, with the expected log.
+"""Scenarios of clusters: their faults as a script, with the expected log or trace.
 
-A file has the commands above a line of four dashes, and below it one log for each seed. The log has the notices of the
-nodes, the faults, and at the end the late releases and whether all journals are equal. Times are in seconds since the
-start of the world. The seed draws the jitter and loss of the links, and what a command leaves open: a node, an instant.
+A file has the commands above a line of four dashes. Below it a deployment has one log for each seed: the notices of the
+nodes, the faults, and at the end the late releases and whether all journals are equal. A bare ring has the whole trace:
+every datagram sent or lost, every recovery, every release. Times are in seconds since the start of the world. The seed
+draws the jitter and loss of the links, and what a command leaves open: a node, an instant.
 
-    cluster 1 2 3 4 5 K=1                      the sites of the primary loop, in the order of the token
+    cluster 1 2 3 4 5 K=1                      a deployment: the sites of the primary loop, in the order of the token
+    ring 1 2 3 K=0 timed=no                    a fixed formation, without reformation servers and journals; its links
+                                               are even, and Ack(e) is scheduled at e token periods
     loop 6 7 8 junction=2                      a secondary loop
-    timing retry_period=20ms retries_max=8     values that differ from `TIMING`
+    timing retry_period=20ms retries_max=8     values that differ from `TIMING` or `RING_TIMING`
     excess halt                                what to do if more than K sites are silent
     remedy replace                             a secondary site replaces a failed primary one
     journals lossy                             a crash loses entries that were never synced
-    links delay=2ms jitter=200us loss=0.01
+    links delay=2ms jitter=200us loss=0.01 datagram_max=256
     tree loss=0.02                             one multicast tree; a branch loses for all nodes behind it
     late 4 5                                   sites that are not started at first
     load every=10ms until=3s                   two sources publish, in turns
+    sources 101 102 · publish 101 at=150ms count=3 size=10
+    drop 2->3 Ack token=2 count=1 at=1s        lose datagrams that match; `*` is any node
+    clog 1->2 at=1s for=300ms                  hold the datagrams on one link
     crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · start 4 at=1s
     partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
@@ -39,15 +45,19 @@ from fairtape.core.effects import Report
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
+from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
+from fairtape.simulation.datagram_summary import NAMES
+from fairtape.simulation.network import DropRule
+from fairtape.simulation.recorder import Recorder, lines
 from fairtape.simulation.world import EPOCH, Observer
-from fairtape.wire.frames import NodeId
+from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
 from fairtape.wire.membership import OperatorVerb
-from scenarios.ring_scenario import BadScenario, duration
+from scenarios.scenario_text import BadScenario, duration, link
 
 REFORMERS: Final = (101, 102)
 SOURCES: Final = (201, 202)
@@ -58,6 +68,11 @@ TIMING: Final = Timing(
     commit_delay=50 * MILLISECOND,
     clock_error_max=4 * MILLISECOND,
 )
+RING_TIMING: Final = Timing(
+    retry_period=100 * MILLISECOND, retries_max=3, token_period=200 * MILLISECOND, commit_delay=600 * MILLISECOND
+)
+RING_LINKS: Final = LinkFaults(delay=20 * MILLISECOND)
+KINDS: Final[Mapping[str, Kind]] = {name: kind for kind, name in NAMES.items()}
 VERBS: Final = {"retire": OperatorVerb.RETIRE, "admit": OperatorVerb.ADMIT, "resume": OperatorVerb.RESUME}
 OMITTED: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
 """Notices that a log leaves out: each site enters the formation that a reformation server announced."""
@@ -78,6 +93,9 @@ class Script:
     """All commands of a file; what they leave open is drawn for each seed."""
 
     sites: tuple[NodeId, ...] = ()
+    fixed: bool = False  # a bare ring
+    timed: bool = True
+    sources: tuple[NodeId, ...] = ()
     loops: list[tuple[tuple[NodeId, ...], NodeId]] = field(default_factory=list)
     resilience: int | str = 1
     timing: Timing = TIMING
@@ -85,18 +103,21 @@ class Script:
     remedy: Remedy = Remedy.BYPASS
     durable: bool = True
     link_faults: LinkFaults = field(default_factory=lambda: LinkFaults(delay=2 * MILLISECOND, jitter=200_000))
+    datagram_max: int = DATAGRAM_MAX
     tree_loss: float | None = None
     late_sites: tuple[NodeId, ...] = ()
     load_period: Duration = 0
     load_until: Duration = 0
+    publications: list[tuple[str, NodeId, list[bytes]]] = field(default_factory=list)
+    rules: list[tuple[str, DropRule]] = field(default_factory=list)
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
     actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
     period: Duration = SECOND
     seeds: tuple[int, ...] = (1,)
 
 
-def play_cluster(text: str) -> str:
-    """The logs of a script, one for each of its seeds."""
+def play(text: str) -> str:
+    """The trace of a bare ring, or the logs of a deployment, one for each of its seeds."""
     script = parse(text)
     logs = []
     for seed in script.seeds:
@@ -134,6 +155,16 @@ def _cluster(script: Script, _verb: str, words: tuple[str, ...], options: Option
     script.resilience = int(wanted) if wanted.isdigit() else wanted
 
 
+def _ring(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    script.fixed, script.sites = True, tuple(map(int, words))
+    script.resilience, script.timed = int(options.pop("K", "0")), options.pop("timed", "yes") == "yes"
+    script.timing, script.link_faults, script.seeds = RING_TIMING, RING_LINKS, (0,)
+
+
+def _sources(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
+    script.sources = tuple(map(int, words))
+
+
 def _loop(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
     script.loops.append((tuple(map(int, words)), int(options.pop("junction"))))
 
@@ -158,9 +189,11 @@ def _journals(script: Script, _verb: str, words: tuple[str, ...], _options: Opti
 
 
 def _links(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
+    usual = script.link_faults
+    script.datagram_max = int(options.pop("datagram_max", str(DATAGRAM_MAX)))
     script.link_faults = LinkFaults(
-        delay=duration(options.pop("delay", "2ms")),
-        jitter=duration(options.pop("jitter", "200us")),
+        delay=duration(options.pop("delay")) if "delay" in options else usual.delay,
+        jitter=duration(options.pop("jitter")) if "jitter" in options else usual.jitter,
         loss=float(options.pop("loss", "0")),
     )
 
@@ -176,6 +209,26 @@ def _late(script: Script, _verb: str, words: tuple[str, ...], _options: Options)
 def _load(script: Script, _verb: str, _words: tuple[str, ...], options: Options) -> None:
     script.load_period = duration(options.pop("every"))
     script.load_until = duration(options.pop("until"))
+    script.sources = script.sources or SOURCES
+
+
+def _publish(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    count, size = int(options.pop("count", "1")), int(options.pop("size", "10"))
+    messages = [bytes([number % 256]) * size for number in range(count)]
+    script.publications.append((options.pop("at", "0ms"), int(words[0]), messages))
+
+
+def _drop(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    origin, to = link(words[0])
+    rule = DropRule(
+        origin=origin,
+        to=to,
+        kind=KINDS[words[1]] if len(words) > 1 else None,
+        token=int(options.pop("token")) if "token" in options else None,
+        text=options.pop("text", None),
+        count=int(options.pop("count", "1")),
+    )
+    script.rules.append((options.pop("at", "0ms"), rule))
 
 
 def _clock(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
@@ -200,6 +253,8 @@ def _seeds(script: Script, _verb: str, words: tuple[str, ...], _options: Options
 
 _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], None]]] = {
     "cluster": _cluster,
+    "ring": _ring,
+    "sources": _sources,
     "loop": _loop,
     "timing": _timing,
     "excess": _excess,
@@ -209,8 +264,12 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "tree": _tree,
     "late": _late,
     "load": _load,
+    "publish": _publish,
+    "drop": _drop,
     "clock": _clock,
-    **dict.fromkeys(("crash", "restart", "pause", "start", "partition", "store", "retire", "admit", "resume"), _action),
+    **dict.fromkeys(
+        ("crash", "restart", "pause", "clog", "start", "partition", "store", "retire", "admit", "resume"), _action
+    ),
     "run": _run,
     "seeds": _seeds,
 }
@@ -228,19 +287,30 @@ class ClusterScenario(Observer):
         self._cluster = Cluster(self._plan(seed, clocks))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
+        self._recorder = Recorder(self._cluster.world) if script.fixed else None
+        if self._recorder is not None:
+            self._cluster.observe = self._recorder.observer
         self._cluster.start()
+        world = self._cluster.world
         for verb, arguments, at, period in script.actions:
             action = Action(verb, arguments, self._instant(at), period)
-            self._cluster.world.at(action.at, partial(self._do, action))
+            world.at(action.at, partial(self._do, action))
+        for at, rule in script.rules:
+            world.at(self._instant(at), partial(world.network.rules.append, rule))
+        for at, source, messages in script.publications:
+            world.at(self._instant(at), partial(self._cluster.publish, source, messages))
 
     def lines(self) -> Iterator[str]:
-        """Run the script; the lines of the log."""
+        """Run the script; the lines of the trace or of the log."""
         world, script = self._cluster.world, self._script
         if script.load_period:
             for number, at in enumerate(range(SECOND // 4, script.load_until, script.load_period)):
-                source = SOURCES[number % len(SOURCES)]
+                source = script.sources[number % len(script.sources)]
                 world.at(EPOCH + at, partial(self._cluster.publish, source, [f"message {number}".encode()]))
         world.run(EPOCH + script.period)
+        if self._recorder is not None:
+            yield from lines(self._recorder.events, script.sites)
+            return
         for (at, text), group in groupby(sorted(self._log), key=lambda entry: (entry[0], entry[2])):
             who = ",".join(sorted({who for _, who, _ in group}, key=lambda name: (len(name), name)))
             yield f"{(at - EPOCH) / SECOND:.3f} {who} {text}"
@@ -256,19 +326,39 @@ class ClusterScenario(Observer):
         loops = [LoopTopology(number=0, tour=script.sites, timing=script.timing)]
         for number, (tour, junction) in enumerate(script.loops, 1):
             loops.append(LoopTopology(number=number, tour=tour, timing=script.timing, junction=junction))
-        return ClusterPlan(
+        plan = ClusterPlan(
             topology=Topology(
-                loops=tuple(loops), resilience=script.resilience, excess=script.excess, remedy=script.remedy
+                loops=tuple(loops),
+                resilience=script.resilience,
+                excess=script.excess,
+                remedy=script.remedy,
+                timed=script.timed,
             ),
             reformers=REFORMERS,
-            sources=SOURCES if script.load_period else (),
+            sources=script.sources,
             link_model=lambda _origin, _to: script.link_faults,
             seed=seed,
             tree_loss=script.tree_loss,
             durable=script.durable,
+            datagram_max=script.datagram_max,
             leader_lease=script.timing.lease_period // 3,
             late_sites=script.late_sites,
             clocks=clocks,
+        )
+        if not script.fixed:
+            return plan
+        return replace(plan, formation=self._formation(), reformers=(), stream="scenario")
+
+    def _formation(self) -> Formation:
+        """The fixed formation of a bare ring."""
+        script = self._script
+        return Formation(
+            number=1,
+            members=script.sites,
+            timing=script.timing,
+            starts_at=EPOCH + script.timing.token_period,
+            resilience=int(script.resilience),
+            timed=script.timed,
         )
 
     def _clocks(self) -> Iterator[tuple[NodeId, SimulatedClock]]:
@@ -315,6 +405,10 @@ class ClusterScenario(Observer):
                 node = self._who(action.arguments[0])
                 world.pause(node)
                 world.at(world.now + action.period, partial(world.resume, node))
+            case "clog":
+                origin, to = (self._who(word) for word in action.arguments[0].split("->"))
+                world.network.clog(origin, to)
+                world.at(world.now + action.period, partial(world.network.unclog, origin, to))
             case "start":
                 cluster.start_site(int(action.arguments[0]))
                 self._add(int(action.arguments[0]), "starts")

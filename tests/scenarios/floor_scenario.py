@@ -27,7 +27,7 @@ from fairtape.simulation.floor_run import FloorReplicas
 from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
 from scenarios.cluster_scenario import SOURCES, ClusterScenario, Script, parse
-from scenarios.ring_scenario import BadScenario
+from scenarios.scenario_text import BadScenario
 
 OPERATOR: Final = 299
 FIRST_ARBITER: Final = 300

@@ -1,19 +1,19 @@
-"""Cluster scenarios: ten seeds for every kind of fault, each with the log that is expected."""
+"""Scenarios: bare rings with the whole expected trace, and deployments with the expected log of each seed."""
 
 from pathlib import Path
 
 import pytest
 
-from scenarios.cluster_scenario import play_cluster
-from scenarios.ring_scenario import RULE_LINE, BadScenario, parts
+from scenarios.cluster_scenario import play
+from scenarios.scenario_text import RULE_LINE, BadScenario, parts
 
-FILES = sorted((Path(__file__).parent / "clusters").glob("*.txt"))
+FILES = [file for kind in ("clusters", "rings") for file in sorted((Path(__file__).parent / kind).glob("*.txt"))]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_cluster_scenario_gives_the_expected_log(file: Path, request: pytest.FixtureRequest) -> None:
+def test_a_scenario_gives_the_expected_log_or_trace(file: Path, request: pytest.FixtureRequest) -> None:
     commands, expected = parts(file.read_text())
-    log = play_cluster(commands)
+    log = play(commands)
     if request.config.getoption("--rewrite", default=False):
         file.write_text(f"{commands}{RULE_LINE}\n{log}")
     else:
@@ -23,7 +23,9 @@ def test_a_cluster_scenario_gives_the_expected_log(file: Path, request: pytest.F
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("dance 1 2", "none of cluster, loop"),
+        ("dance 1 2", "none of cluster, ring"),
+        ("ring 1 2 tempo=3", "unknown option 'tempo'"),
+        ("drop 2:3 Ack", "no link"),
         ("cluster 1 2 tempo=3", "unknown option 'tempo'"),
         ("crash 1", "'at'"),
         ("run fast", "no duration"),
@@ -32,4 +34,4 @@ def test_a_cluster_scenario_gives_the_expected_log(file: Path, request: pytest.F
 )
 def test_a_command_that_cannot_be_parsed_is_named(line: str, complaint: str) -> None:
     with pytest.raises(BadScenario, match=complaint):
-        play_cluster(line)
+        play(line)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.floor_scenario import play_floor
-from scenarios.ring_scenario import RULE_LINE, BadScenario, parts
+from scenarios.scenario_text import RULE_LINE, BadScenario, parts
 
 FILES = sorted((Path(__file__).parent / "floors").glob("*.txt"))
 

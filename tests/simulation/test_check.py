@@ -12,7 +12,7 @@ from fairtape.cli.check import check, trace
 from fairtape.core.errors import UserError
 from fairtape.simulation.campaign import CampaignDigest
 from fairtape.simulation.campaign_results import CampaignResults
-from fairtape.simulation.ring_run import run_seed
+from fairtape.simulation.cluster_run import run_ring
 
 
 def test_check_prints_its_results_as_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +66,7 @@ def test_a_file_of_something_else_is_refused_and_not_changed(
 
 def test_different_histories_have_different_digests() -> None:
     digests = set()
-    for outcomes in ([run_seed(1)], [run_seed(2)], [run_seed(1, loss=0.05)], [run_seed(1), run_seed(2)]):
+    for outcomes in ([run_ring(1)], [run_ring(2)], [run_ring(1, loss=0.05)], [run_ring(1), run_ring(2)]):
         digest = CampaignDigest()
         for outcome in outcomes:
             digest.add(outcome)

@@ -46,7 +46,7 @@ def test_a_fault_schedule_that_failed_once_does_not_fail_again(seed: int) -> Non
 def test_a_cluster_whose_sources_are_one_process_survives_and_heals_the_faults_of_seed(seed: int) -> None:
     schedule = draw(seed)
     assert len(schedule.plan.sources) > 1
-    grouped = replace(schedule, plan=replace(schedule.plan, grouped=True))
+    grouped = replace(schedule, plan=replace(schedule.plan, group=schedule.plan.sources))
     outcome = checked(seed, lambda: ClusterRun(grouped))
     assert not outcome.failed, outcome.text
     assert outcome.all_delivered

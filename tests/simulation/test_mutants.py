@@ -9,8 +9,7 @@ from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.sender.retention import RetentionBuffer
-from fairtape.simulation.cluster_run import run_cluster
-from fairtape.simulation.ring_run import run_seed
+from fairtape.simulation.cluster_run import run_cluster, run_ring
 from fairtape.wire.frames import Ack
 
 SEEDS = range(1, 60)
@@ -60,9 +59,15 @@ def test_a_broken_machine_is_detected_by(
     machine: type, part: str, broken: object, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, part, broken)
-    outcomes = (run_seed(seed) for seed in SEEDS)
+    outcomes = (run_ring(seed) for seed in SEEDS)
     found = next(outcome for outcome in outcomes if outcome.failed)
     assert found.guarantee == guarantee, found.text
+
+
+def test_a_source_that_discards_too_soon_is_detected_in_a_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetentionBuffer, "ack_received", forgets_what_one_site_holds)
+    found = next(outcome for outcome in map(run_cluster, SEEDS) if outcome.failed)
+    assert found.guarantee == "KeptUntilHeld", found.text
 
 
 def test_a_claim_without_a_proof_of_the_new_formation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, I
 from fairtape.net.node_runtime import stamped
 from fairtape.simulation import world
 from fairtape.simulation.checkers import LATE_AFTER
+from fairtape.simulation.cluster_run import RunOutcome
 from fairtape.simulation.overload import FIXED_SHARE_MAX, RANGES, draw
 from fairtape.simulation.overload_checkers import Expectation, LateIsMarked, SlowedWithinASecond
-from fairtape.simulation.overload_run import OverloadedCluster, run_overload
+from fairtape.simulation.overload_run import OverloadRun, run_overload
 from fairtape.simulation.processors import SLICE_UNBOUNDED
-from fairtape.simulation.ring_run import RunOutcome
 from fairtape.simulation.world import Violation
 from fairtape.wire.frames import NodeId
 
@@ -52,7 +52,7 @@ def test_after_the_overload_everything_published_is_delivered(seed: int) -> None
 @pytest.mark.parametrize("seed", [82, 98])
 def test_a_pace_that_changes_under_overload_starves_no_source(seed: int) -> None:
     """Sites know the formation of the slower token long before its first token."""
-    overload = OverloadedCluster(draw(seed))
+    overload = OverloadRun(draw(seed))
     overload.run()
     assert len({each.timing.token_period for each in overload.checkers.formations()}) > 1
     assert overload.slowed.missed() is None

@@ -6,7 +6,7 @@ from fairtape.core.effects import Ordered, Release
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.ring.membership.topology import PaceRule
 from fairtape.simulation.overload import Overload
-from fairtape.simulation.overload_run import OverloadedCluster
+from fairtape.simulation.overload_run import OverloadRun
 from fairtape.simulation.processors import SLICE_MAX, SOCKET_MAX, CompetingLoad, Costs
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
@@ -59,7 +59,7 @@ class LateShares(Observer):
 @cache
 def outcome_of(pace: PaceRule | None) -> tuple[LateShares, list[Duration]]:
     """The late shares, and the token periods of all formations; every guarantee was checked, and nothing was fenced."""
-    run = OverloadedCluster(shared_processor(pace))
+    run = OverloadRun(shared_processor(pace))
     shares = LateShares()
     run.cluster.world.observers.append(shares)
     run.cluster.world.run(EPOCH + BUSY_PERIOD + 3 * RULE.quiet_period)

@@ -11,9 +11,8 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.simulation.overload import Overload
-from fairtape.simulation.overload_run import OverloadedRing
+from fairtape.simulation.overload_run import OverloadRun
 from fairtape.simulation.processors import SLICE_MAX, SOCKET_MAX, CompetingLoad, Costs
-from fairtape.simulation.ring_run import check_run
 from fairtape.simulation.world import EPOCH
 from unit.ring.ring_values import SOURCE, Ring
 
@@ -62,12 +61,11 @@ def outcome(profile: str, *, loss: float = 0.0) -> tuple[int, float]:
     """The requests, and the share of releases that were late, of some worlds; every guarantee is checked."""
     requests = late = released = 0
     for seed in SEEDS:
-        run = OverloadedRing(busy_machine(seed, profile, loss=loss))
-        all_delivered, broken = check_run(run)
-        assert broken is None
-        assert all_delivered
-        requests += sum(run.receiver(site).counts["requests_sent"] for site in SITES)
-        late, released = late + run.facts.late, released + run.facts.released
+        run = OverloadRun(busy_machine(seed, profile, loss=loss))
+        run.run()
+        assert run.all_delivered
+        requests += sum(run.cluster.receiver(site).counts["requests_sent"] for site in SITES)
+        late, released = late + run.checkers.late, released + run.checkers.releases
     return requests, late / released
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairtape.simulation.campaign import CampaignTally, campaign, replay_command
-from fairtape.simulation.configuration import LOSSES, draw
-from fairtape.simulation.ring_run import run_seed
+from fairtape.simulation.cluster_run import run_ring
+from fairtape.simulation.fault_schedule import FaultSchedule
+from fairtape.simulation.ring_schedule import LOSSES, draw_ring
 
 SMOKE_SEEDS = range(1, 25)
 TWICE = (3, 7, 12, 20)
@@ -23,19 +24,19 @@ def regressions() -> list[tuple[int, float | None]]:
 
 @pytest.mark.parametrize("seed", SMOKE_SEEDS)
 def test_every_guarantee_holds_in_the_world_of_seed(seed: int) -> None:
-    outcome = run_seed(seed)
+    outcome = run_ring(seed)
     assert not outcome.failed, outcome.text
 
 
 @pytest.mark.parametrize(("seed", "loss"), regressions())
 def test_a_seed_that_failed_once_does_not_fail_again(seed: int, loss: float | None) -> None:
-    outcome = run_seed(seed, loss=loss)
+    outcome = run_ring(seed, loss=loss)
     assert not outcome.failed, outcome.text
 
 
 def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:
     """Each smoke seed runs twice under different PYTHONHASHSEED and gives the same trace."""
-    program = f"from fairtape.simulation.ring_run import run_seed; print([run_seed(seed) for seed in {TWICE}])"
+    program = f"from fairtape.simulation.cluster_run import run_ring; print([run_ring(seed) for seed in {TWICE}])"
     outputs = []
     for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -45,41 +46,50 @@ def test_one_seed_is_one_history_whatever_the_hash_seed() -> None:
     assert outputs[0].count(b"digest=") == len(TWICE)
 
 
-def test_a_seed_is_a_whole_configuration_and_loss_is_all_that_can_be_overridden() -> None:
-    drawn, lossy = draw(5), draw(5, loss=0.2)
-    assert draw(5) == drawn
-    assert lossy.loss == 0.2
-    assert (lossy.sites, lossy.sources, lossy.tree) == (drawn.sites, drawn.sources, drawn.tree)
+def test_a_seed_is_a_whole_schedule_and_loss_is_all_that_can_be_overridden() -> None:
+    drawn, again, lossy = draw_ring(5), draw_ring(5), draw_ring(5, loss=0.2)
+    assert (drawn.describe(), drawn.faults, drawn.bursts) == (again.describe(), again.faults, again.bursts)
+    assert drawn.plan.formation == again.plan.formation
+    assert loss_of(lossy) == 0.2
+    assert lossy.plan.sources == drawn.plan.sources
+    assert lossy.plan.topology.homes() == drawn.plan.topology.homes()
 
 
-def test_configurations_cover_every_kind_of_world() -> None:
-    """A hundred configurations include each kind of world in which the guarantees must hold."""
-    worlds = [draw(seed) for seed in range(100)]
-    assert {world.loss for world in worlds} == set(LOSSES)
-    assert {world.timed for world in worlds} == {True, False}
-    assert {world.timing.merged for world in worlds} == {True, False}
-    assert {type(fault).__name__ for world in worlds for fault in world.faults} == {
+def loss_of(ring: FaultSchedule) -> float:
+    return ring.plan.link_model(1, 2).loss
+
+
+def test_schedules_cover_every_kind_of_ring() -> None:
+    """A hundred of them include each kind of ring in which the guarantees must hold."""
+    rings = [draw_ring(seed) for seed in range(100)]
+    plans = [ring.plan for ring in rings]
+    assert not any(plan.reformers for plan in plans)
+    assert {loss_of(ring) for ring in rings} == set(LOSSES)
+    assert {plan.topology.timed for plan in plans} == {True, False}
+    assert {plan.topology.primary.timing.merged for plan in plans} == {True, False}
+    assert {type(fault).__name__ for ring in rings for fault in ring.faults} == {
         "Clog", "Crash", "Partition", "Pause", "Restart",
     }  # fmt: skip
-    assert any(world.clocks.faulty for world in worlds)
-    assert any(world.intruder_period for world in worlds)
-    assert any(world.record_sources for world in worlds)
-    assert any(1 < len(world.group) < len(world.sources) for world in worlds)
-    assert any(world.group and world.resilience and not world.timed for world in worlds)
-    assert any(world.clocks.sources_within > world.clocks.bound for world in worlds)
-    assert any(len(world.sites) >= 10 for world in worlds)
-    assert any(max(burst.sizes) > world.datagram_max for world in worlds for burst in world.bursts)
+    assert any(ring.faulty_clocks for ring in rings)
+    assert any(ring.intruder_period for ring in rings)
+    assert any(plan.echo for plan in plans)
+    assert any(plan.record_sources for plan in plans)
+    assert any(1 < len(plan.group) < len(plan.sources) for plan in plans)
+    assert any(plan.group and plan.topology.resilience and not plan.topology.timed for plan in plans)
+    assert any(plan.clocks and not set(plan.clocks) & set(plan.topology.homes()) for plan in plans)  # of sources only
+    assert any(len(plan.topology.primary.tour) >= 10 for plan in plans)
+    assert any(max(burst.sizes) > ring.plan.datagram_max for ring in rings for burst in ring.bursts)
 
 
 def test_a_campaign_over_processes_finds_the_same_as_one_in_this_process() -> None:
-    alone = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_seed)}
-    together = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_seed, jobs=2)}
+    alone = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_ring)}
+    together = {outcome.seed: outcome for outcome in campaign(range(1, 7), run_ring, jobs=2)}
     assert alone == together
 
 
 def test_a_tally_counts_failures_and_names_the_command_that_repeats_them() -> None:
     tally = CampaignTally()
-    outcome = run_seed(1)
+    outcome = run_ring(1)
     tally.add(outcome)
     assert (tally.seeds, tally.failures) == (1, [])
     assert replay_command(outcome) == "fairtape check --seed 1"

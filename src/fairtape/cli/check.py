@@ -17,7 +17,7 @@ from fairtape.core.instants import NEVER, SECOND, Instant
 
 if TYPE_CHECKING:
     from fairtape.simulation.campaign import CampaignTally, Distribution, RunSeed
-    from fairtape.simulation.ring_run import RingRun, RunOutcome
+    from fairtape.simulation.cluster_run import ClusterRun, RunOutcome
     from fairtape.simulation.space_time_diagram import Window
 
 SECONDS_MAX: Final = 1e6  # no world lasts that long
@@ -111,8 +111,8 @@ class RunKind:
 
 
 def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
-    from fairtape.simulation import configuration
-    from fairtape.simulation.ring_run import run_seed
+    from fairtape.simulation.cluster_run import run_ring
+    from fairtape.simulation.ring_schedule import draw_ring
 
     chosen = [flag for flag, given in flags.items() if given]
     if len(chosen) > 1:
@@ -123,8 +123,8 @@ def _choose(flags: dict[str, bool], loss: float | None) -> RunKind:
         return _kinds()[chosen[0]]
     return RunKind(
         "ring",
-        partial(run_seed, loss=loss),
-        lambda seed: configuration.draw(seed, loss=loss).describe(),
+        partial(run_ring, loss=loss),
+        lambda seed: draw_ring(seed, loss=loss).describe(),
         () if loss is None else ("--loss", f"{loss:g}"),
         "declared a failure",
     )
@@ -173,7 +173,7 @@ def _outcomes(seeds: range, kind: RunKind, jobs: int, path: Path | None) -> Iter
 
 def _check_options(*, seeds: int, first: int, seed: int | None, loss: float | None, jobs: int | None) -> None:
     from fairtape.cli.simulate import JOBS_MAX, SEED_MAX, SEEDS_MAX
-    from fairtape.simulation.configuration import LOSS_MAX
+    from fairtape.simulation.ring_schedule import LOSS_MAX
 
     check_within("--seeds", seeds, 1, SEEDS_MAX)
     check_within("--first", first, 0, SEED_MAX)
@@ -272,34 +272,34 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
 
     Without --svg the trace is printed. Without --from and --to a window with repairs is chosen.
     """
-    from fairtape.simulation.configuration import draw
+    from fairtape.simulation.cluster_run import ClusterRun
     from fairtape.simulation.recorder import lines
-    from fairtape.simulation.ring_run import RingRun
+    from fairtape.simulation.ring_schedule import draw_ring
     from fairtape.simulation.space_time_diagram import choose_window, count_flights, draw_svg
     from fairtape.simulation.world import EPOCH
 
     _check_trace_options(seed=seed, since=since, until=until, loss=loss)
-    configuration = draw(seed, loss=loss)
-    run = RingRun(configuration, record=(_instant(since, 0), _instant(until, NEVER)))
+    schedule = draw_ring(seed, loss=loss)
+    run = ClusterRun(schedule, record=(_instant(since, 0), _instant(until, NEVER)))
     verdict = _verdict(run)
     assert run.recorder is not None
     events = run.recorder.events
-    timing = configuration.timing
-    if since is not None and _instant(since, 0) > run.world.now:
-        raise UserError(f"--from is {since:g}; this world ends after {(run.world.now - EPOCH) / SECOND:.6f} s")
+    timing, ended_at = schedule.plan.topology.primary.timing, run.cluster.world.now
+    if since is not None and _instant(since, 0) > ended_at:
+        raise UserError(f"--from is {since:g}; this world ends after {(ended_at - EPOCH) / SECOND:.6f} s")
     chosen = choose_window(events, period=timing.token_period, commit_delay=timing.commit_delay)
     window = _window(since, until, chosen)
     if svg is None:
         shown = [one for one in events if window.since <= one.at <= window.until]
-        click.echo("\n".join([*lines(shown, configuration.sites), verdict]))
+        click.echo("\n".join([*lines(shown, run.cluster.sites), verdict]))
         return
     diagram = draw_svg(
         events,
         window=window,
-        sources=configuration.sources,
-        sites=configuration.sites,
+        sources=schedule.plan.sources,
+        sites=run.cluster.sites,
         title=f"fairtape, seed {seed}: {verdict}",
-        subtitle=configuration.describe(),
+        subtitle=schedule.describe(),
     )
     try:
         svg.write_text(diagram, encoding="utf-8")
@@ -308,13 +308,13 @@ def trace(*, seed: int, svg: Path | None, since: float | None, until: float | No
     click.echo(f"{svg}: {count_flights(events, window)} datagrams in {(window.until - window.since) / SECOND:.6f} s")
 
 
-def _verdict(run: "RingRun") -> str:
-    from fairtape.simulation.ring_run import check_run
+def _verdict(run: "ClusterRun") -> str:
+    from fairtape.simulation.cluster_run import violation_of
 
-    all_delivered, broken = check_run(run)
+    broken = violation_of(run)
     if broken is not None:
         return f"broke {broken}"
-    return "everything was released everywhere" if all_delivered else "safe, with a failure declared or injected"
+    return "everything was released everywhere" if run.all_delivered else "safe, with a failure declared or injected"
 
 
 def _window(since: float | None, until: float | None, chosen: "Window") -> "Window":
@@ -335,7 +335,7 @@ def _instant(seconds: float | None, otherwise: Instant) -> Instant:
 
 def _check_trace_options(*, seed: int, since: float | None, until: float | None, loss: float | None) -> None:
     from fairtape.cli.simulate import SEED_MAX
-    from fairtape.simulation.configuration import LOSS_MAX
+    from fairtape.simulation.ring_schedule import LOSS_MAX
 
     check_within("SEED", seed, 0, SEED_MAX)
     check_within("--loss", loss, 0.0, LOSS_MAX, hint=", such as 0.05 for 5 %")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fairtape.core.cities import City
+    from fairtape.simulation.cluster_run import RunOutcome
     from fairtape.simulation.failover_run import PromisedTime
     from fairtape.simulation.fair_entry import EntryPath
-    from fairtape.simulation.ring_run import RunOutcome
     from fairtape.simulation.scale import Measured, Size
 
 SEED_MAX: Final = 10**18

@@ -12,8 +12,10 @@ The simulator:
 
 Worlds and their checkers:
 
-- `configuration`, `ring_run`, `checkers`: a ring of one formation
-- `fault_schedule`, `cluster`, `cluster_run`, `cluster_checkers`: a deployment that reforms and heals
+- `cluster`: the nodes of a deployment that reforms and heals, or of a bare ring with a fixed formation
+- `fault_schedule`, `ring_schedule`: what one seed draws for a deployment, and for a bare ring
+- `cluster_run`: the schedule of one seed, built, run and checked
+- `checkers`, `cluster_checkers`: one class for each guarantee, and what it observes of a cluster
 - `floor_run`: a cluster with a trading floor, its load and its guarantees
 - `failover_run`: how long it takes to replace crashed members
 - `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
 from fairtape.core.percentiles import Rank, percentile
-from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome
+from fairtape.simulation.cluster_run import NEVER_RAISES, RunOutcome
 
 DIGEST_SIZE: Final = 16
 AHEAD_PER_JOB: Final = 4  # seeds submitted ahead of their results

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from fairtape.core.errors import UserError
-from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.cluster_run import RunOutcome
 
 FORMAT: Final = "fairtape check results, version 1"
 DIGEST_SIZE: Final = 16

@@ -1,12 +1,14 @@
 """A deployment in virtual time: sites with journals, reformation servers with their store, and sources.
 
 A cluster is built from a `ClusterPlan` and simulates everything around the machines: journals that survive a restart,
-access to the formation store, and applications that publish. Faults and operator commands come from outside.
+access to the formation store, and applications that publish. Faults and operator commands come from outside. A bare
+ring is a cluster with a fixed formation: its sites are receivers without journals, and it has no reformation servers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from random import Random
 from typing import Final
 
@@ -33,23 +35,28 @@ from fairtape.core.machine import Machine
 from fairtape.core.spans import StreamId
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.nodes.source_group import SourceGroup
+from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Topology
+from fairtape.ring.receiver.recovery import TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
-from fairtape.simulation.network import Tree
+from fairtape.simulation.network import LinkModel, Tree
 from fairtape.simulation.processors import Placement
 from fairtape.simulation.simulated_journal import SimulatedJournal
-from fairtape.simulation.world import World
+from fairtape.simulation.world import World, chance_for
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 
 OPERATOR: Final = 999_999
 PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
-SECRET: Final = b"a realm"  # in the digest of every history, so it must not change
+RECORD_MAX: Final = 120  # bytes of a message that fits the smallest block
+FILLER: Final = b"chatter"  # in the digest of every history, as the secret is, so neither must change
+SECRET: Final = b"a realm"
 
 
 class MemoryFormationStore:
@@ -98,8 +105,10 @@ class ClusterPlan:
     topology: Topology
     reformers: tuple[NodeId, ...]
     sources: tuple[NodeId, ...]
-    link_model: Callable[[NodeId, NodeId], LinkFaults]
-    grouped: bool = False  # all sources are one process, behind one machine at the address of the first
+    link_model: LinkModel
+    delay_shares: tuple[float, float] | None = None  # each link has a share between these of its delay, drawn once
+    group: tuple[NodeId, ...] = ()  # sources of one process, behind one machine at the address of the first
+    record_sources: tuple[NodeId, ...] = ()  # sources that publish short messages of one size as records
     seed: int = 0
     tree_loss: float | None = None  # per edge of one multicast tree; None: links lose independently
     durable: bool = True  # journals survive crashes completely; else their last entries may be lost
@@ -109,6 +118,10 @@ class ClusterPlan:
     datagram_max: int = DATAGRAM_MAX
     clocks: Mapping[NodeId, SimulatedClock] = field(default_factory=dict)
     placement: Callable[["Cluster", NodeId], Placement] | None = None  # on processors; None: turns take no time
+    formation: Formation | None = None  # of a bare ring, fixed from its start; None: reformation servers make them
+    echo: bool = False  # a node receives its own multicasts
+    stream: str = "realm"  # the random numbers of the network; this name and the secret are part of every history
+    secret: bytes = SECRET
 
 
 class SimulatedStoreAccess:
@@ -141,18 +154,22 @@ class Cluster:
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
-        chance = Random(f"realm {plan.seed}")  # noqa: S311 - this name is part of every kept seed
+        self.tracers: dict[NodeId, Tracer] = {}
+        self.observe: Callable[[NodeId], TransitionObserver] | None = None  # the recoveries of each site, once started
+        chance = chance_for(plan.stream, plan.seed)
         nodes = (*self.sites, *plan.reformers, *plan.sources)
+        link_model = self._link_model(nodes, chance)
         tree = Tree.random(nodes, plan.tree_loss, chance) if plan.tree_loss is not None else None
-        self.world = World(chance=chance, link_model=plan.link_model, tree=tree)
+        self.world = World(chance=chance, link_model=link_model, tree=tree, echo=plan.echo)
         self._power = Random(f"power {plan.seed}")  # noqa: S311
         self.store_access = SimulatedStoreAccess(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
         self.world.store_access = self.store_access
-        self._keys = Keys.from_secret(SECRET, (*self.sites, *plan.reformers, OPERATOR), plan.sources)
+        self._keys = Keys.from_secret(plan.secret, (*self.sites, *plan.reformers, OPERATOR), plan.sources)
         self._incarnations = dict.fromkeys(plan.sources, 1)
-        if plan.grouped:  # incarnations of a group are distinct
-            self._incarnations = {source: place for place, source in enumerate(plan.sources, start=1)}
+        for place, source in enumerate(plan.group):
+            self._incarnations[source] += place  # the incarnations of a group are distinct
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
+        self._fillers = dict.fromkeys(plan.sources, 0)
         self._serial = 0
 
     def start(self) -> None:
@@ -167,7 +184,7 @@ class Cluster:
         for site in self.sites:
             if site not in self.plan.late_sites:
                 self.start_site(site)
-        for source, *others in [self.plan.sources] if self.plan.grouped else zip(self.plan.sources, strict=True):
+        for source, *others in self._source_processes():
             self.world.add(
                 source,
                 self._new_sources(source),
@@ -181,13 +198,14 @@ class Cluster:
         """Start a late site; one that was started is left alone."""
         if site in self.journals:
             return
-        self.journals[site] = SimulatedJournal(self._written, identity=site)
+        if self.plan.formation is None:
+            self.journals[site] = SimulatedJournal(self._written, identity=site)
         self.world.add(
             site,
-            self._new_site(site),
+            self._new_site(site) if self.plan.formation is None else self._new_receiver(site, self.plan.formation),
             channels=(Channel.DATA, Channel.CONTROL),
             clock=self._clock(site),
-            journal=self.journals[site],
+            journal=self.journals.get(site),
             placement=self._placement(site),
         )
 
@@ -197,6 +215,12 @@ class Cluster:
     def site(self, node: NodeId) -> Site:
         machine = self.world.machine(node)
         assert isinstance(machine, Site)
+        return machine
+
+    def receiver(self, node: NodeId) -> Receiver:
+        """A site of a fixed formation."""
+        machine = self.world.machine(node)
+        assert isinstance(machine, Receiver)
         return machine
 
     def source(self, node: NodeId) -> Source:
@@ -217,14 +241,17 @@ class Cluster:
 
     def new_incarnation(self, node: NodeId) -> Machine:
         """A new machine for a restarted node, with its journal if it is a site."""
+        assert self.plan.formation is None or node not in self.homes, (
+            f"site {node} cannot enter a fixed formation again"
+        )
         if node in self.homes:
             if not self.plan.durable:
                 self.journals[node].lose_power(self._power)
             return self._new_site(node)
         if node in self.plan.reformers:
             return self._new_reformer(node)
-        for source in self.plan.sources if self.plan.grouped else (node,):
-            self._incarnations[source] += len(self.plan.sources) if self.plan.grouped else 1
+        for source in self.plan.group if node in self.plan.group else (node,):
+            self._incarnations[source] += max(len(self.plan.group), 1)
         return self._new_sources(node)
 
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
@@ -236,6 +263,22 @@ class Cluster:
     def pending(self) -> int:
         """The count of messages that running sources have not accepted yet."""
         return sum(len(waiting) for node, waiting in self._pending.items() if self.world.is_up(node))
+
+    def running_sources(self) -> list[Source]:
+        return [self.source(node) for node in self.plan.sources if self.world.is_up(node)]
+
+    def numbers_used(self, stream: StreamId) -> int:
+        """How many numbers an incarnation has used for messages that must arrive; 0 if it no longer runs."""
+        source, incarnation = stream
+        if not self.world.is_up(source) or self.source(source).incarnation != incarnation:
+            return 0
+        return self.source(source).next_number - 1 - self._fillers[source]
+
+    def publish_filler(self, source: NodeId) -> None:
+        """Publish one message that need not arrive, unless others are waiting."""
+        if self.world.is_up(source) and not self._pending[source]:
+            self._fillers[source] += 1
+            self.publish(source, [FILLER])
 
     def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """Send an operator command to all reformation servers."""
@@ -251,7 +294,8 @@ class Cluster:
         waiting, world = self._pending[node], self.world
 
         def offer(now: Instant) -> None:
-            taken = self.source(node).publish(waiting, now)
+            publish = _publish_records if node in self.plan.record_sources else Source.publish
+            taken = publish(self.source(node), waiting, now)
             self.published.setdefault((node, self._incarnations[node]), []).extend(waiting[:taken])
             del waiting[:taken]
 
@@ -259,6 +303,22 @@ class Cluster:
             world.touch(node, offer)
         if waiting:
             world.at(world.now + self.plan.topology.primary.timing.retry_period, lambda: self._offer(node))
+
+    def _link_model(self, nodes: Sequence[NodeId], chance: Random) -> LinkModel:
+        plan, links = self.plan, dict[tuple[NodeId, NodeId], LinkFaults]()
+        if plan.delay_shares is None:
+            return plan.link_model
+        for origin in nodes:
+            for to in nodes:
+                link = plan.link_model(origin, to)
+                links[origin, to] = replace(link, delay=int(link.delay * chance.uniform(*plan.delay_shares)))
+        return lambda origin, to: links[origin, to]
+
+    def _source_processes(self) -> list[tuple[NodeId, ...]]:
+        """The sources of each process: usually one."""
+        group = self.plan.group
+        alone: list[tuple[NodeId, ...]] = [(source,) for source in self.plan.sources if source not in group]
+        return [*alone, group] if group else alone
 
     def _clock(self, node: NodeId) -> SimulatedClock:
         return self.plan.clocks.get(node) or TrueClock()
@@ -286,8 +346,30 @@ class Cluster:
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             backlog=partial(self.world.backlog, node),
-            tracer=Tracer(),
+            observe=self._observer(node),
+            tracer=self._tracer(node),
         )
+
+    def _new_receiver(self, node: NodeId, formation: Formation) -> Receiver:
+        clock = self._clock(node)
+        return Receiver(
+            me=node,
+            formation=formation,
+            keys=self._keys,
+            born_at=min(self._born_at(node), formation.starts_at),  # a faulty clock may be past the start
+            datagram_max=self.plan.datagram_max,
+            clock_bound=lambda: clock.bound,
+            backlog=partial(self.world.backlog, node),
+            observe=self._observer(node),
+            tracer=self._tracer(node),
+        )
+
+    def _observer(self, node: NodeId) -> TransitionObserver | None:
+        return None if self.observe is None else self.observe(node)
+
+    def _tracer(self, node: NodeId) -> Tracer:
+        self.tracers[node] = Tracer()
+        return self.tracers[node]
 
     def _new_reformer(self, node: NodeId) -> Reformer:
         clock = self._clock(node)
@@ -297,7 +379,8 @@ class Cluster:
         )
 
     def _new_sources(self, node: NodeId) -> Source | SourceGroup:
-        return SourceGroup(map(self._new_source, self.plan.sources)) if self.plan.grouped else self._new_source(node)
+        group = self.plan.group
+        return SourceGroup(map(self._new_source, group)) if node in group else self._new_source(node)
 
     def _new_source(self, node: NodeId) -> Source:
         topology = self.plan.topology
@@ -310,3 +393,18 @@ class Cluster:
             incarnation=self._incarnations[node],
             datagram_max=self.plan.datagram_max,
         )
+
+
+def _publish_records(source: Source, messages: list[bytes], now: Instant) -> int:
+    """Publish runs of one size as records, and messages that are too long for one block as messages."""
+    accepted = 0
+    for size, run in groupby(messages, key=len):
+        records = list(run)
+        if size <= RECORD_MAX:
+            taken = source.publish_records(b"".join(records), size, now)
+        else:
+            taken = source.publish(records, now)
+        accepted += taken
+        if taken < len(records):
+            break
+    return accepted

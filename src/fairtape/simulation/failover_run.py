@@ -8,7 +8,7 @@ order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final
@@ -20,10 +20,9 @@ from fairtape.core.percentiles import Rank, percentile
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology, lease_margin
-from fairtape.simulation.cluster import Cluster, ClusterPlan
-from fairtape.simulation.cluster_checkers import ClusterCheckers
-from fairtape.simulation.cluster_run import checked, why_unsettled
-from fairtape.simulation.ring_run import RunOutcome
+from fairtape.simulation.cluster import ClusterPlan
+from fairtape.simulation.cluster_run import ClusterRun, RunOutcome, checked
+from fairtape.simulation.fault_schedule import FaultSchedule
 from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
@@ -93,13 +92,12 @@ def draw(seed: int) -> Failure:
     return Failure(seed=seed, plan=plan, victims=victims, delay=delay, at=at, load_period=timing.token_period // 2)
 
 
-class FailoverRun(Observer):
+class FailoverRun(ClusterRun, Observer):
     """A failure, built and running."""
 
     def __init__(self, failure: Failure) -> None:
+        super().__init__(FaultSchedule(seed=failure.seed, plan=failure.plan, heals_at=failure.at))
         self.failure = failure
-        self.cluster = Cluster(failure.plan)
-        self.checkers = ClusterCheckers(self.cluster)
         self.stall: Duration = 0  # the longest time without a release at a survivor
         self._timing = failure.plan.topology.primary.timing
         self._crashed: tuple[NodeId, ...] = ()
@@ -108,8 +106,7 @@ class FailoverRun(Observer):
         self._released_at: dict[NodeId, Instant] = {}
         self._entered: dict[NodeId, Instant] = {}
         self._durations: list[tuple[str, Duration]] = []
-        self.cluster.world.observers += [self.checkers, self]
-        self.cluster.start()
+        self.cluster.world.observers.append(self)
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:  # noqa: ARG002
         at = self.cluster.world.now
@@ -140,12 +137,9 @@ class FailoverRun(Observer):
         self._check_times(formation)
         for node in self._crashed:
             world.restart(node, self.cluster.new_incarnation(node))
-        until = world.now + SETTLING_MAX
-        while (unsettled := why_unsettled(self.cluster)) is not None:
-            if world.now > until:
-                raise Violation("HealsAtAll", None, world.now, unsettled)
-            world.run(world.now + SECOND // 4)
+        self._wait_until_settled(SETTLING_MAX)
         self.checkers.finish()
+        self.all_delivered = True
 
     def _formation(self) -> Formation:
         leader = self.cluster.leader()
@@ -194,21 +188,7 @@ class FailoverRun(Observer):
             raise Violation("ReformedInTime", self._crashed[0], installed_at, f"installed {late:.3f} ms too late")
 
     def outcome(self, broken: Violation | None) -> RunOutcome:
-        world = self.cluster.world
-        return RunOutcome(
-            seed=self.failure.seed,
-            guarantee=broken.guarantee if broken else None,
-            node=broken.node if broken else None,
-            text=f"{(broken.at - EPOCH) / 1e9:.6f} s: {broken}" if broken else "",
-            all_delivered=broken is None,
-            reforming=sum(each.number > 1 and each.first_sequence > 0 for each in self.checkers.formations()),
-            deliveries=world.deliveries,
-            messages=sum(map(len, self.cluster.published.values())),
-            late=self.checkers.late,
-            simulated=world.now - EPOCH,
-            digest=world.digest,
-            durations=tuple(self._durations),
-        )
+        return replace(super().outcome(broken), durations=tuple(self._durations))
 
 
 def run_failover(seed: int) -> RunOutcome:

@@ -25,18 +25,17 @@ from struct import Struct
 from typing import Final
 
 from fairtape.core.cities import CITIES, City, faults_between, round_trip
-from fairtape.core.effects import Channel, Effect, Ordered, Release, Send
+from fairtape.core.effects import Effect, Ordered, Release, Send
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.spans import messages
 from fairtape.core.timing import PROFILES
-from fairtape.nodes.receiver import Receiver
-from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.clocks import SimulatedClock, drifting_clock
-from fairtape.simulation.world import EPOCH, Observer, World
+from fairtape.simulation.cluster import Cluster, ClusterPlan
+from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
-from fairtape.wire.seals import Keys
 
 REGIONS_MIN: Final = 2
 REGIONS_MAX: Final = len(CITIES)
@@ -180,12 +179,15 @@ class Races(Observer):
         self._chance = Random(f"races {seed}")  # noqa: S311 - a simulation
         self._timing = PROFILES["wan"]
         self._venue = BidVenue()
-        self._began_at: dict[int, Instant] = {}
         self._portal: dict[int, tuple[int, Instant]] = {}  # by race: the first region, and when
-        self.world = World(chance=Random(f"entry {seed}"), link_model=self._link_faults)  # noqa: S311
+        self._began_at = tuple(self._draw_instants())
+        self._ends_at = self._began_at[-1] + 20 * SECOND
+        self._cluster = Cluster(self._plan(seed))
+        self.world = self._cluster.world
         self.world.turns_max = EVENTS_MAX
         self.world.observers.append(self)
-        self._ends_at = self._schedule()
+        for race, at in enumerate(self._began_at):
+            self.world.at(at, partial(self._start, race))
         self._add_nodes(seed)
 
     def run(self) -> tuple[EntryPath, ...]:
@@ -238,49 +240,45 @@ class Races(Observer):
         first = max(base for base in (1, FIRST_GATEWAY, FIRST_TRADER) if base <= node)
         return self._cities[node - first]
 
-    def _schedule(self) -> Instant:
-        """Schedule races at random instants, far enough apart not to overlap."""
+    def _draw_instants(self) -> Iterator[Instant]:
+        """Races begin at random instants, far enough apart not to overlap."""
         at = EPOCH + 2 * SECOND
-        for race in range(self._count):
+        for _ in range(self._count):
             at += self._chance.randrange(*BREAK)
-            self._began_at[race] = at
-            self.world.at(at, partial(self._start, race))
-        return at + 20 * SECOND
+            yield at
 
     def _start(self, race: int) -> None:
         """All regions bid at once; the order of events within this instant is random."""
         for region in self._chance.sample(range(len(self._cities)), len(self._cities)):
-            gateway, trader = self.world.machine(FIRST_GATEWAY + region), self.world.machine(FIRST_TRADER + region)
-            assert isinstance(gateway, Source)
+            trader = self.world.machine(FIRST_TRADER + region)
             assert isinstance(trader, Bidder)
-            self.world.touch(FIRST_GATEWAY + region, partial(_publish, gateway, race))
+            self._cluster.publish(FIRST_GATEWAY + region, [race.to_bytes(4)])
             self.world.touch(FIRST_TRADER + region, partial(trader.bid, race))
 
-    def _add_nodes(self, seed: int) -> None:
-        count = len(self._cities)
+    def _plan(self, seed: int) -> ClusterPlan:
+        count, timing = len(self._cities), self._timing
         sites, sources = tuple(range(1, count + 1)), tuple(range(FIRST_GATEWAY, FIRST_GATEWAY + count))
-        keys = Keys.from_secret(b"a race", sites, sources)
-        formation = Formation(number=1, members=sites, timing=self._timing, starts_at=EPOCH + SECOND, resilience=1)
-        for site in sites:
-            clock = self._clock(seed, site)
-            receiver = Receiver(me=site, formation=formation, keys=keys, born_at=EPOCH, clock_bound=lambda: CLOCK_BOUND)
-            self.world.add(site, receiver, channels=(Channel.DATA, Channel.CONTROL), clock=clock)
-        for source in sources:
-            machine = Source(me=source, keys=keys.for_source(source), timing=self._timing, resilience=1, incarnation=1)
-            self.world.add(source, machine, channels=(Channel.CONTROL,), clock=self._clock(seed, source))
+        return ClusterPlan(
+            topology=Topology(loops=(LoopTopology(number=0, tour=sites, timing=timing),), resilience=1),
+            formation=Formation(number=1, members=sites, timing=timing, starts_at=EPOCH + SECOND, resilience=1),
+            reformers=(),
+            sources=sources,
+            link_model=self._link_faults,
+            clocks={node: self._clock(seed, node) for node in (*sites, *sources)},
+            seed=seed,
+            stream="entry",
+        )
+
+    def _add_nodes(self, seed: int) -> None:
+        self._cluster.start()
         self.world.add(VENUE, self._venue, clock=self._clock(seed, VENUE))
-        for region in range(count):
+        for region in range(len(self._cities)):
             trader = Bidder(region, self._timing.retry_period)
             self.world.add(FIRST_TRADER + region, trader, clock=self._clock(seed, FIRST_TRADER + region))
 
     def _clock(self, seed: int, node: NodeId) -> SimulatedClock:
         chance = Random(f"clock {seed} {node}")  # noqa: S311
         return drifting_clock(chance, since=EPOCH, until=self._ends_at, bound=CLOCK_BOUND)
-
-
-def _publish(gateway: Source, race: int, now: Instant) -> None:
-    taken = gateway.publish([race.to_bytes(4)], now)
-    assert taken == 1
 
 
 def race(seed: int, *, count: int, races: int) -> tuple[EntryPath, ...]:

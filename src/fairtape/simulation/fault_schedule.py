@@ -9,7 +9,7 @@ again. An intruder injects datagrams.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
@@ -17,10 +17,9 @@ from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, PaceRule, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
 from fairtape.simulation.cluster import ClusterPlan
-from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import LinkModel
-from fairtape.simulation.world import EPOCH
+from fairtape.simulation.world import EPOCH, chance_for
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
 
@@ -37,22 +36,50 @@ class Outage:
     node: NodeId | None  # None: all
 
 
+class Burst(NamedTuple):
+    """Messages that one source publishes at one instant."""
+
+    at: Instant
+    source: NodeId
+    messages: int  # how many
+    sizes: tuple[int, ...] = ()  # of each; empty: drawn together with its text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
-    """Everything that a seed draws."""
+    """Everything that a seed draws: of a deployment, or of a ring with a fixed formation (`ring_schedule`)."""
 
     seed: int
     plan: ClusterPlan
-    faults: tuple[Fault, ...]
-    outages: tuple[Outage, ...]
-    commands: tuple[tuple[Instant, OperatorVerb, NodeId], ...]  # of the operator
-    arrivals: tuple[tuple[Instant, NodeId], ...]  # late sites and when they start
-    intruder_period: Duration  # the mean time between two injected datagrams; 0: no intruder
-    bursts: tuple[tuple[Instant, NodeId, int], ...]  # instant, source, count of messages
     heals_at: Instant
+    faults: tuple[Fault, ...] = ()
+    outages: tuple[Outage, ...] = ()
+    commands: tuple[tuple[Instant, OperatorVerb, NodeId], ...] = ()  # of the operator
+    arrivals: tuple[tuple[Instant, NodeId], ...] = ()  # late sites and when they start
+    intruder_period: Duration = 0  # the mean time between two injected datagrams; 0: no intruder
+    bursts: tuple[Burst, ...] = ()
+    faulty_clocks: tuple[NodeId, ...] = ()  # sites of a fixed formation whose clocks leave their bound
 
     def describe(self) -> str:
         """One line for the output of `fairtape check`."""
+        return self._describe_deployment() if self.plan.formation is None else self._describe_ring()
+
+    def _describe_ring(self) -> str:
+        plan, sites, timing = self.plan, self.plan.topology.primary.tour, self.plan.topology.primary.timing
+        link = plan.link_model(sites[0], sites[0])
+        tree = "" if plan.tree_loss is None else " along a tree"
+        kind = ("TRMP merged" if timing.merged else "TRMP separate") if plan.topology.timed else "RMP"
+        bound = max((clock.bound for clock in plan.clocks.values()), default=0)
+        return (
+            f"{len(sites)} sites, {len(plan.sources)} sources"
+            f"{f' ({len(plan.group)} of them in one process)' if plan.group else ''}, {kind}, "
+            f"K={plan.topology.resilience}, T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, "
+            f"token {timing.token_period / 1e6:g} ms, commit {timing.commit_delay / 1e6:g} ms, "
+            f"delay up to {link.delay / 1e6:g} ms, loss {link.loss:.0%}{tree}, "
+            f"clock bound {bound / 1e3:g} µs, {len(self.faults)} faults"
+        )
+
+    def _describe_deployment(self) -> str:
         topology, timing = self.plan.topology, self.plan.topology.primary.timing
         loops = " + ".join(str(len(loop.tour)) for loop in topology.loops)
         names = sorted({type(fault).__name__.lower() for fault in self.faults})
@@ -275,6 +302,6 @@ def _outages(chance: Random, reformers: tuple[NodeId, ...], heals_at: Instant) -
         yield Outage(at=_instant(chance, heals_at), period=chance.randrange(2 * SECOND), node=node)
 
 
-def _bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[tuple[Instant, NodeId, int]]:
+def _bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant) -> Iterator[Burst]:
     for _ in range(chance.choice((10, 50, 150))):
-        yield EPOCH + chance.randrange(heals_at - EPOCH), chance.choice(sources), chance.choice((1, 1, 5, 40))
+        yield Burst(EPOCH + chance.randrange(heals_at - EPOCH), chance.choice(sources), chance.choice((1, 1, 5, 40)))

@@ -70,10 +70,9 @@ from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.cluster import Cluster
-from fairtape.simulation.cluster_run import ClusterRun, checked
+from fairtape.simulation.cluster_run import ClusterRun, RunOutcome, checked
 from fairtape.simulation.fault_schedule import FaultSchedule, draw
 from fairtape.simulation.faults import Crash, Fault, Restart
-from fairtape.simulation.ring_run import RunOutcome
 from fairtape.simulation.world import EPOCH, Observer, Violation
 from fairtape.wire.frames import NodeId
 
@@ -310,7 +309,7 @@ class FloorRun(ClusterRun):
         gateways = {node: SimulatedGateway(node, chance) for node in schedule.plan.sources}
         operator = SimulatedOperator(OPERATOR, chance)
         world.at(OPENING, partial(cluster.publish, OPERATOR, operator.opening()))
-        for at, node, count in sorted(schedule.bursts):
+        for at, node, count, _ in sorted(schedule.bursts):
             world.at(at, partial(cluster.publish, node, gateways[node].messages(count)))
         for at in range(OPENING + SECOND // 2, schedule.heals_at, OPERATOR_PERIOD):
             world.at(at, partial(cluster.publish, OPERATOR, operator.messages()))

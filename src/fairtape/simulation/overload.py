@@ -17,10 +17,10 @@ from typing import Final
 from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import Timing, profile
 from fairtape.ring.membership.topology import PaceRule
-from fairtape.simulation.configuration import FIRST_SITE, FIRST_SOURCE, chance_for
 from fairtape.simulation.fault_schedule import draw_pace
 from fairtape.simulation.processors import SLICE_MAX, CompetingLoad, Costs
-from fairtape.simulation.world import EPOCH
+from fairtape.simulation.ring_schedule import FIRST_SITE, FIRST_SOURCE
+from fairtape.simulation.world import EPOCH, chance_for
 from fairtape.wire.frames import NodeId
 
 REFORMERS: Final = (201, 202)

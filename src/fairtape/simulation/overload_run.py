@@ -15,14 +15,13 @@ from fairtape.core.spans import StreamId
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.cluster import Cluster, ClusterPlan
-from fairtape.simulation.cluster_run import ClusterRun, checked
-from fairtape.simulation.configuration import Clocks, Configuration, chance_for
+from fairtape.simulation.cluster_run import ClusterRun, RunOutcome, checked
 from fairtape.simulation.fault_schedule import FaultSchedule
 from fairtape.simulation.overload import CALM_SHARE, REFORMERS, Overload, draw
 from fairtape.simulation.overload_checkers import LATE_SHARE_MAX, Expectation, LateIsMarked, SlowedWithinASecond
 from fairtape.simulation.processors import SLICE_MAX, Placement, Processor, start_load
-from fairtape.simulation.ring_run import NEVER_RAISES, RingRun, RunOutcome, check_run, exception_text
-from fairtape.simulation.world import Violation, World
+from fairtape.simulation.ring_schedule import ring_plan
+from fairtape.simulation.world import Violation, World, chance_for
 from fairtape.wire.frames import NodeId
 
 EVENTS_MAX: Final = 2_000_000  # of one world
@@ -124,36 +123,16 @@ class LoadedProcessors:
         )
 
 
-class OverloadedRing(RingRun):
-    """An overload of a ring of one formation."""
-
-    def __init__(self, overload: Overload) -> None:
-        self.overload = overload
-        super().__init__(configuration_of(overload))
-        self.slowed = measure_of(overload)
-        self.world.observers += [LateIsMarked(resilience=overload.resilience, leases=False), self.slowed]
-
-    def outcome(self, broken: Violation | None = None, *, all_delivered: bool = False) -> RunOutcome:
-        return with_measures(super().outcome(broken, all_delivered=all_delivered), self.slowed, self.world)
-
-    def _build_world(self) -> World:
-        world = super()._build_world()
-        self.loaded = LoadedProcessors(self.overload, world, source=self.source, published=self.published)
-        return world
-
-    def _placement(self, node: NodeId) -> Placement:
-        return self.loaded.placement(node)
-
-
-class OverloadedCluster(ClusterRun):
-    """An overload of a deployment that reforms and heals."""
+class OverloadRun(ClusterRun):
+    """An overload of a deployment or of a bare ring, built and running."""
 
     def __init__(self, overload: Overload) -> None:
         self.overload = overload
         self.loaded: LoadedProcessors | None = None
         self.slowed = measure_of(overload)
         super().__init__(schedule_of(overload, self._placement))
-        self.cluster.world.observers += [LateIsMarked(resilience=overload.resilience, leases=True), self.slowed]
+        late = LateIsMarked(resilience=overload.resilience, leases=overload.healing)
+        self.cluster.world.observers += [late, self.slowed]
         self.cluster.world.at(overload.calms_at, self._count_reformations)
 
     def outcome(self, broken: Violation | None) -> RunOutcome:
@@ -171,35 +150,27 @@ class OverloadedCluster(ClusterRun):
         self.slowed.reformations = sum(each.first_sequence > 0 for each in self.checkers.formations()[1:])
 
 
-def configuration_of(overload: Overload) -> Configuration:
-    """The ring, as a ring run builds it."""
-    return Configuration(
-        seed=overload.seed,
+def schedule_of(overload: Overload, placement: Callable[[Cluster, NodeId], Placement]) -> FaultSchedule:
+    """The deployment or the ring, as a cluster run builds it: without any other fault."""
+    plan = deployment_of(overload) if overload.healing else ring_of(overload)
+    return FaultSchedule(seed=overload.seed, plan=replace(plan, placement=placement), heals_at=overload.ends_at)
+
+
+def ring_of(overload: Overload) -> ClusterPlan:
+    return ring_plan(
+        overload.seed,
         sites=overload.sites,
         sources=overload.sources,
         timing=overload.timing,
-        timed=True,
         resilience=overload.resilience,
+        link_faults=link_of(overload),
         datagram_max=overload.datagram_max,
-        delay_max=overload.delay,
-        jitter=overload.delay // JITTER,
-        loss=overload.loss,
-        duplication=0.0,
-        tree=False,
-        echo=False,
-        clocks=Clocks(),
-        bursts=(),
-        faults=(),
-        intruder_period=0,
-        heals_at=overload.ends_at,
     )
 
 
-def schedule_of(overload: Overload, placement: Callable[[Cluster, NodeId], Placement]) -> FaultSchedule:
-    """The deployment, as a cluster run builds it: without any other fault."""
-    timing = overload.timing
-    link_faults = LinkFaults(delay=overload.delay, jitter=overload.delay // JITTER, loss=overload.loss)
-    plan = ClusterPlan(
+def deployment_of(overload: Overload) -> ClusterPlan:
+    timing, link_faults = overload.timing, link_of(overload)
+    return ClusterPlan(
         topology=Topology(
             loops=(LoopTopology(number=0, tour=overload.sites, timing=timing),),
             resilience=overload.resilience,
@@ -211,19 +182,11 @@ def schedule_of(overload: Overload, placement: Callable[[Cluster, NodeId], Place
         seed=overload.seed,
         leader_lease=max(timing.reform_delay, 200 * MILLISECOND),
         datagram_max=overload.datagram_max,
-        placement=placement,
     )
-    return FaultSchedule(
-        seed=overload.seed,
-        plan=plan,
-        faults=(),
-        outages=(),
-        commands=(),
-        arrivals=(),
-        intruder_period=0,
-        bursts=(),
-        heals_at=overload.ends_at,
-    )
+
+
+def link_of(overload: Overload) -> LinkFaults:
+    return LinkFaults(delay=overload.delay, jitter=overload.delay // JITTER, loss=overload.loss)
 
 
 def measure_of(overload: Overload) -> SlowedWithinASecond:
@@ -255,12 +218,4 @@ def with_measures(outcome: RunOutcome, slowed: SlowedWithinASecond, world: World
 
 def run_overload(seed: int, *, load: float | None = None, slice_max: int = SLICE_MAX) -> RunOutcome:
     """Draw, build and run one overload. Never raises: an exception is an outcome."""
-    try:
-        overload = draw(seed, load=load, slice_max=slice_max)
-        if overload.healing:
-            return checked(seed, lambda: OverloadedCluster(overload))
-        run = OverloadedRing(overload)
-    except Exception as raised:  # noqa: BLE001 - a world that cannot be built is a failure, too
-        return RunOutcome(seed=seed, guarantee=NEVER_RAISES, text=exception_text(raised))
-    all_delivered, broken = check_run(run)
-    return run.outcome(broken, all_delivered=all_delivered)
+    return checked(seed, lambda: OverloadRun(draw(seed, load=load, slice_max=slice_max)))

@@ -51,6 +51,15 @@ BACKLOG_MAX: Final = 5_000  # datagrams in the socket of a paused node; more are
 SPIN_MAX: Final = 1_000  # wakes of one node in one turn; more is a machine whose deadline never advances
 TURNS_MAX: Final = 300_000  # events of one world; more is a message storm
 
+
+def chance_for(what: str, seed: int) -> Random:
+    """The random numbers of one part of one world, so that a change in one part leaves the others as they are.
+
+    The name is part of the seed: another name draws another world.
+    """
+    return Random(f"{what} {seed}")  # noqa: S311 - worlds must be repeatable, not secret
+
+
 QueuedEvent: TypeAlias = bytes | Callable[[], None] | None  # a datagram, a scheduled call, or a wake
 
 

@@ -1,19 +1,25 @@
-"""One seed draws the whole configuration of a ring: nodes, timing, links, clocks, load and faults.
+"""One seed draws a ring of one fixed formation: nodes, timing, links, clocks, load and faults.
 
-A `Configuration` is a value that can be printed and compared; `ring_run` builds and runs it. Some configurations have
-timings that are too tight to work, because protocols break at their limits.
+Nothing replaces the formation, so only safety is required once a site has crashed or declared a failure. Some rings
+have timings that are too tight to work, because protocols break at their limits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from random import Random
 from typing import Final
 
-from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
+from fairtape.ring.membership.topology import LoopTopology, Topology
+from fairtape.simulation.clocks import SimulatedClock, drifting_clock
+from fairtape.simulation.cluster import RECORD_MAX, ClusterPlan
+from fairtape.simulation.fault_schedule import Burst, FaultSchedule
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
-from fairtape.simulation.world import EPOCH
+from fairtape.simulation.world import EPOCH, chance_for
 from fairtape.wire.frames import NodeId
 
 FIRST_SITE: Final = 1
@@ -22,25 +28,10 @@ LOSSES: Final = (0.0, 0.01, 0.05, 0.2)
 # The range of retries by loss: enough that loss alone rarely causes a reformation.
 RETRIES: Final = {0.0: (3, 8), 0.01: (4, 10), 0.05: (7, 14), 0.2: (18, 32)}
 LOSS_MAX: Final = 0.5  # no timing that is drawn here works beyond it
-RECORD_MAX: Final = 120  # bytes of an ordinary message; fits the smallest block
 TOKENS: Final = (30, 120)  # the length of the safety phase, in tokens
-
-
-def chance_for(what: str, seed: int) -> Random:
-    """The random numbers of one part of one world, so that a change in one part leaves the others as they are.
-
-    The name is part of the seed: another name draws another world.
-    """
-    return Random(f"{what} {seed}")  # noqa: S311 - worlds must be repeatable, not secret
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Messages that one source publishes at one instant."""
-
-    at: Instant
-    source: NodeId
-    sizes: tuple[int, ...]
+STARTS_AFTER: Final = 10 * MILLISECOND  # the first token, by a true clock
+DELAY_SHARES: Final = (0.1, 1.0)  # of the longest delay, that of each link
+FAULTY: Final = 20  # a clock that leaves its bound stays within this many times of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,63 +45,8 @@ class Clocks:
     sources_within: Duration = 0  # above 0: the clocks of sources, which have no bound, are up to this far off and step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
-    """Everything about one world."""
-
-    seed: int
-    sites: tuple[NodeId, ...]
-    sources: tuple[NodeId, ...]
-    timing: Timing
-    timed: bool
-    resilience: int
-    datagram_max: int
-    delay_max: Duration
-    jitter: Duration
-    loss: float
-    duplication: float
-    tree: bool
-    echo: bool
-    clocks: Clocks
-    bursts: tuple[Burst, ...]
-    faults: tuple[Fault, ...]
-    intruder_period: Duration  # 0: no intruder
-    heals_at: Instant
-    record_sources: tuple[NodeId, ...] = ()  # sources that publish records of one size
-    group: tuple[NodeId, ...] = ()  # sources of one process, behind one machine at the address of the first
-
-    @property
-    def starts_at(self) -> Instant:
-        """The time of the first token."""
-        return EPOCH + 10 * MILLISECOND + 2 * self.clocks.bound
-
-    @property
-    def formation(self) -> Formation:
-        return Formation(
-            number=1,
-            members=self.sites,
-            timing=self.timing,
-            starts_at=self.starts_at,
-            resilience=self.resilience,
-            timed=self.timed,
-        )
-
-    def describe(self) -> str:
-        """One line for the output of `fairtape check`."""
-        timing = self.timing
-        kind = ("TRMP merged" if timing.merged else "TRMP separate") if self.timed else "RMP"
-        return (
-            f"{len(self.sites)} sites, {len(self.sources)} sources"
-            f"{f' ({len(self.group)} of them in one process)' if self.group else ''}, {kind}, K={self.resilience}, "
-            f"T_R={timing.retry_period / 1e6:g} ms, n={timing.retries_max}, "
-            f"token {timing.token_period / 1e6:g} ms, commit {timing.commit_delay / 1e6:g} ms, "
-            f"delay up to {self.delay_max / 1e6:g} ms, loss {self.loss:.0%}{' along a tree' if self.tree else ''}, "
-            f"clock bound {self.clocks.bound / 1e3:g} µs, {len(self.faults)} faults"
-        )
-
-
-def draw(seed: int, *, loss: float | None = None) -> Configuration:
-    """The configuration of one seed; `loss` overrides what it would have drawn."""
+def draw_ring(seed: int, *, loss: float | None = None) -> FaultSchedule:
+    """The ring of one seed and its faults; `loss` overrides what it would have drawn."""
     chance = chance_for("configuration", seed)
     sites = _draw_sites(chance)
     sources = tuple(range(FIRST_SOURCE, FIRST_SOURCE + chance.randint(1, 6)))
@@ -124,29 +60,70 @@ def draw(seed: int, *, loss: float | None = None) -> Configuration:
     timed = chance.random() < 0.8
     clocks = replace(_draw_clocks(chance, sites, timing), sources_within=_draw_source_clocks(seed, timing))
     length = chance.randint(*TOKENS) * max(timing.token_period, delay_max)
-    heals_at = EPOCH + 10 * MILLISECOND + 2 * clocks.bound + length
+    heals_at = EPOCH + STARTS_AFTER + 2 * clocks.bound + length
     datagram_max = chance.choice((256, 512, 1_400, 1_400))
-    drawn = Configuration(
-        seed=seed,
+    duplication = chance.choice((0.0, 0.0, 0.02, 0.2))
+    tree, echo = chance.random() < 0.3, chance.random() < 0.3
+    bursts = tuple(_draw_bursts(chance, sources, heals_at))
+    faults = tuple(_FaultDrawer(chance, sites, sources, heals_at, timing.reform_delay).draw())
+    plan = ring_plan(
+        seed,
         sites=sites,
         sources=sources,
         timing=timing,
-        timed=timed,
         resilience=resilience,
+        link_faults=LinkFaults(delay=delay_max, jitter=jitter, loss=loss, duplication=duplication),
         datagram_max=datagram_max,
-        delay_max=delay_max,
-        jitter=jitter,
-        loss=loss,
-        duplication=chance.choice((0.0, 0.0, 0.02, 0.2)),
-        tree=chance.random() < 0.3,
-        echo=chance.random() < 0.3,
-        clocks=clocks,
-        bursts=tuple(_draw_bursts(chance, sources, heals_at)),
-        faults=tuple(_FaultDrawer(chance, sites, sources, heals_at, timing.reform_delay).draw()),
-        intruder_period=chance.choice((0, 0, length // 200)),
-        heals_at=heals_at,
+        timed=timed,
+        starts_at=EPOCH + STARTS_AFTER + 2 * clocks.bound,
     )
-    return replace(drawn, record_sources=_draw_record_sources(seed, drawn.bursts), group=_draw_group(seed, sources))
+    return FaultSchedule(
+        seed=seed,
+        plan=replace(
+            plan,
+            tree_loss=loss if tree else None,
+            echo=echo,
+            clocks=dict(_clocks_of(clocks, seed, sites, sources, heals_at)),
+            record_sources=_draw_record_sources(seed, bursts),
+            group=_draw_group(seed, sources),
+        ),
+        faults=faults,
+        intruder_period=chance.choice((0, 0, length // 200)),
+        bursts=tuple(sorted(bursts, key=attrgetter("at"))),
+        heals_at=heals_at,
+        faulty_clocks=clocks.faulty,
+    )
+
+
+def ring_plan(
+    seed: int,
+    *,
+    sites: tuple[NodeId, ...],
+    sources: tuple[NodeId, ...],
+    timing: Timing,
+    resilience: int,
+    link_faults: LinkFaults,
+    datagram_max: int,
+    timed: bool = True,
+    starts_at: Instant = EPOCH + STARTS_AFTER,
+) -> ClusterPlan:
+    """A bare ring: its formation is fixed, and each link has its own share of the delay."""
+    return ClusterPlan(
+        topology=Topology(
+            loops=(LoopTopology(number=0, tour=sites, timing=timing),), resilience=resilience, timed=timed
+        ),
+        formation=Formation(
+            number=1, members=sites, timing=timing, starts_at=starts_at, resilience=resilience, timed=timed
+        ),
+        reformers=(),
+        sources=sources,
+        link_model=lambda _origin, _to: link_faults,
+        delay_shares=DELAY_SHARES,
+        datagram_max=datagram_max,
+        seed=seed,
+        stream="network",
+        secret=b"a swarm",
+    )
 
 
 def _draw_sites(chance: Random) -> tuple[NodeId, ...]:
@@ -188,6 +165,27 @@ def _draw_clocks(chance: Random, sites: tuple[NodeId, ...], timing: Timing) -> C
     )
 
 
+def _clocks_of(
+    clocks: Clocks, seed: int, sites: Sequence[NodeId], sources: Sequence[NodeId], heals_at: Instant
+) -> Iterator[tuple[NodeId, SimulatedClock]]:
+    """The clocks that are not true."""
+    for node in (*sites, *sources):
+        source_error = clocks.sources_within if node in sources else 0
+        if clocks.bound or source_error:
+            yield (
+                node,
+                drifting_clock(
+                    chance_for(f"clock {node}", seed),
+                    since=EPOCH,
+                    until=heals_at + 10 * SECOND,
+                    bound=clocks.bound,
+                    within=source_error or (clocks.bound * FAULTY if node in clocks.faulty else None),
+                    steps=clocks.steps or source_error > 0,
+                    noise=min(clocks.noise, clocks.bound),
+                ),
+            )
+
+
 def _draw_source_clocks(seed: int, timing: Timing) -> Duration:
     return chance_for("source clocks", seed).choice((0, 0, timing.retry_period, 10 * timing.retry_period))
 
@@ -218,7 +216,7 @@ def _draw_bursts(chance: Random, sources: tuple[NodeId, ...], heals_at: Instant)
             sizes = [uniform or chance.randint(1, RECORD_MAX) for _ in range(count)]
             if chance.random() < 0.05:
                 sizes.append(chance.randint(1_500, 12_000))
-            yield Burst(EPOCH + chance.randrange(width), source, tuple(sizes))
+            yield Burst(EPOCH + chance.randrange(width), source, len(sizes), tuple(sizes))
 
 
 @dataclass(frozen=True, slots=True)
