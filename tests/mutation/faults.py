@@ -206,7 +206,7 @@ FAULTS: Final = (
     Fault(
         name="answers to forgeries",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
-        file="nodes/receiver.py",
+        file="nodes/source_replies.py",
         old="        stream.seal.open(datagram, frame.first)  #",
         new="        #",
         tests=("unit/nodes/test_receiver.py",),
