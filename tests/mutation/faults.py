@@ -258,6 +258,22 @@ FAULTS: Final = (
         tests=("unit/ring/test_window.py",),
     ),
     Fault(
+        name="a stopped site goes on",
+        rule="A site that has stopped stays stopped in a planned formation, and reports it.",
+        file="nodes/membership_tables.py",
+        old="*_from(_STOPPED,               Event.PLANNED_FORMATION, always,    None, ",
+        new="*_from(_STOPPED,               Event.PLANNED_FORMATION, always,    TEST_ROLL, ",
+        tests=("unit/nodes/test_membership.py", "docs/test_state_tables.py"),
+    ),
+    Fault(
+        name="a skipped formation is trusted",
+        rule="A site that has skipped a formation takes nothing into the order before it is confirmed (decision 23).",
+        file="nodes/membership_tables.py",
+        old="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED,",
+        new="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               VERIFIED,",
+        tests=("unit/nodes/test_membership.py", "docs/test_state_tables.py"),
+    ),
+    Fault(
         name="a read for every repeated request",
         rule="The journal is read once for a site that repeats its request.",
         file="nodes/catchup.py",

@@ -86,22 +86,22 @@ def in_time(membership: "Membership") -> bool:
 
 
 def keep(membership: "Membership") -> None:
-    """* the formation waits for the journal."""
+    """* the formation waits."""
     membership.waiting = membership.named
 
 
 def enter(membership: "Membership") -> None:
-    """* enter the formation, forget all others, the proposal and the failure."""
+    """* enter it alone; forget the proposal and the failure."""
     membership.enter_named(alone=True)
 
 
 def join(membership: "Membership") -> None:
-    """* enter the formation as the last one, forget the proposal."""
+    """* enter it after the present ones; forget the proposal."""
     membership.enter_named(alone=False)
 
 
 def leave(membership: "Membership") -> None:
-    """* leave all formations, forget the failure."""
+    """* leave all formations; forget the failure."""
     membership.leave_all()
 
 
@@ -245,12 +245,12 @@ def holds_all(agreement: "OrderAgreement") -> bool:
 
 
 def forget_unrecovered(agreement: "OrderAgreement") -> None:
-    """* forget the token."""
+    """* forget the unrecovered token."""
     agreement.unrecovered_token = 0
 
 
 def note_unrecovered(agreement: "OrderAgreement") -> None:
-    """* catch up to the token."""
+    """* note the unrecovered token."""
     agreement.unrecovered_token = max(agreement.unrecovered_token, agreement.failed_token)
 
 
@@ -265,15 +265,15 @@ AGREEMENT: Final["StateTable[OrderAgreement]"] = StateTable(
         Edge(VERIFIED,   AgreementEvent.RESTORED,    of_another_formation, UNVERIFIED),
         Edge(UNVERIFIED, AgreementEvent.CONFIRMED,   always,               VERIFIED),
         Edge(UNVERIFIED, AgreementEvent.FORMATION,   is_keeper,            VERIFIED,   (forget_unrecovered,)),
-        Edge(UNVERIFIED, AgreementEvent.FORMATION,   always,               UNVERIFIED, (forget_unrecovered,)),
-        Edge(UNVERIFIED, AgreementEvent.UNRECOVERED, always,               UNVERIFIED, (note_unrecovered,)),
-        Edge(VERIFIED,   AgreementEvent.COMPARED,    holds_all,            CAUGHT_UP),
         Edge(VERIFIED,   AgreementEvent.FORMATION,   follows_on,           VERIFIED,   (forget_unrecovered,)),
-        Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED, (forget_unrecovered,)),
-        Edge(VERIFIED,   AgreementEvent.UNRECOVERED, always,               VERIFIED,   (note_unrecovered,)),
-        Edge(CAUGHT_UP,  AgreementEvent.COMPARED,    holds_all,            CAUGHT_UP),
         Edge(CAUGHT_UP,  AgreementEvent.FORMATION,   follows_on,           CAUGHT_UP,  (forget_unrecovered,)),
+        Edge(UNVERIFIED, AgreementEvent.FORMATION,   always,               UNVERIFIED, (forget_unrecovered,)),
+        Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED, (forget_unrecovered,)),
         Edge(CAUGHT_UP,  AgreementEvent.FORMATION,   always,               UNVERIFIED, (forget_unrecovered,)),
+        Edge(VERIFIED,   AgreementEvent.COMPARED,    holds_all,            CAUGHT_UP),
+        Edge(CAUGHT_UP,  AgreementEvent.COMPARED,    holds_all,            CAUGHT_UP),
+        Edge(UNVERIFIED, AgreementEvent.UNRECOVERED, always,               UNVERIFIED, (note_unrecovered,)),
+        Edge(VERIFIED,   AgreementEvent.UNRECOVERED, always,               VERIFIED,   (note_unrecovered,)),
         Edge(CAUGHT_UP,  AgreementEvent.UNRECOVERED, always,               VERIFIED,   (note_unrecovered,)),
     ),
     always=AgreementEvent.ALWAYS,
