@@ -132,9 +132,15 @@ def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> No
     assert participation(membership) is Participation.OBSERVING
     assert membership.has_turns
     assert membership.may_order(FIRST.first_token, FIRST, 0)
+    assert membership.fence()
+
+
+def test_a_site_that_has_taken_its_last_turn_is_not_fenced() -> None:
+    site = entered()
+    site.take_over(WITHOUT_ME)
     site.ordering.advance_to(WITHOUT_ME.first_token - 1)
-    assert not membership.has_turns
-    assert not membership.fence()
+    assert not site.membership.has_turns
+    assert not site.membership.fence()
 
 
 def test_a_fence_ends_what_a_site_is_prepared_for() -> None:
