@@ -289,4 +289,4 @@ class Membership:
 
     def leave_all(self) -> None:
         self._active_in.clear()
-        self.formation = self.report = None
+        self.formation = self.report = self._ordering = None
