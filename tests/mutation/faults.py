@@ -206,7 +206,7 @@ FAULTS: Final = (
     Fault(
         name="answers to forgeries",
         rule="Only a genuine repetition is answered: a forged datagram changes nothing.",
-        file="nodes/receiver.py",
+        file="nodes/source_replies.py",
         old="        stream.seal.open(datagram, frame.first)  #",
         new="        #",
         tests=("unit/nodes/test_receiver.py",),
@@ -256,6 +256,22 @@ FAULTS: Final = (
         old="return min(self.size // BURST_DIVISOR, BURST_MAX)",
         new="return min(self.size, BURST_MAX)",
         tests=("unit/ring/test_window.py",),
+    ),
+    Fault(
+        name="a stopped site goes on",
+        rule="A site that has stopped stays stopped in a planned formation, and reports it.",
+        file="nodes/membership_tables.py",
+        old="*_from(_STOPPED,               Event.PLANNED_FORMATION, always,    None, ",
+        new="*_from(_STOPPED,               Event.PLANNED_FORMATION, always,    TEST_ROLL, ",
+        tests=("unit/nodes/test_membership.py", "docs/test_state_tables.py"),
+    ),
+    Fault(
+        name="a skipped formation is trusted",
+        rule="A site that has skipped a formation takes nothing into the order before it is confirmed (decision 23).",
+        file="nodes/membership_tables.py",
+        old="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED,",
+        new="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               VERIFIED,",
+        tests=("unit/nodes/test_membership.py", "docs/test_state_tables.py"),
     ),
     Fault(
         name="a read for every repeated request",

@@ -8,7 +8,7 @@ from fairtape.cli import run
 from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
-from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.simulation.cluster import SimulatedStoreAccess
 from fairtape.simulation.cluster_run import RunOutcome
 from fairtape.simulation.failover_run import AT_THE_LATEST, PromisedTime, draw, run_failover
@@ -22,9 +22,7 @@ def slow_to_write(store: SimulatedStoreAccess, node: NodeId, question: StoreRequ
     return (delay + SECOND if isinstance(question, Record) else delay), answer
 
 
-def declares_nothing(
-    receiver: ReconfigurableReceiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /
-) -> None:
+def declares_nothing(receiver: Receiver, suspect: NodeId, token: int, reason: Reason, now: Instant, /) -> None:
     """A member that never declares a failure."""
 
 
@@ -35,7 +33,7 @@ def test_a_formation_that_is_installed_too_late_is_detected(monkeypatch: pytest.
 
 def test_a_failure_that_no_member_declares_is_detected_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reformation server detects the crash only when the lease has ended, which is later than promised."""
-    monkeypatch.setattr(ReconfigurableReceiver, "_declare", declares_nothing)
+    monkeypatch.setattr(Receiver, "_declare", declares_nothing)
     assert run_failover(6).guarantee == "DetectedInTime"
 
 

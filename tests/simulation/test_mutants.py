@@ -4,7 +4,6 @@ import pytest
 
 from fairtape.core.instants import Instant
 from fairtape.nodes.receiver import Receiver
-from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
 from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.resilience import Resilience
@@ -72,7 +71,7 @@ def test_a_source_that_discards_too_soon_is_detected_in_a_deployment(monkeypatch
 
 def test_a_claim_without_a_proof_of_the_new_formation_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members of a new formation may still be catching up."""
-    monkeypatch.setattr(ReconfigurableReceiver, "stable_through", Receiver.stable_through)
+    monkeypatch.setattr(Receiver, "stable_through", property(lambda site: site._resilience.stable_through))
     outcomes = (run_cluster(seed) for seed in SEEDS)
     found = next(outcome for outcome in outcomes if outcome.failed)
     assert found.guarantee == "TrueClaims", found.text

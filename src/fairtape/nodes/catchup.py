@@ -13,8 +13,9 @@ from zlib import crc32
 from fairtape.core.effects import Fetch, Ordered, Send
 from fairtape.core.entries import Entry, Position, decode_entry, position_of
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.nodes.journal_position import Disagreement
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import POSITION, CatchUp, HistoryChunk, chunk_size
 
@@ -181,14 +182,14 @@ class CatchUpClient:
         self._stripe = stripe
         self._authenticator = authenticator
 
-    def follow(self, receiver: ReconfigurableReceiver, now: Instant) -> None:
+    def follow(self, receiver: Receiver, now: Instant) -> None:
         """Start when the receiver is stranded, and stop when it is not."""
-        if receiver.stranded:
+        if receiver.membership.stranded:
             self.reader.start(now)
         elif self.reader.ask_at != NEVER:
             self.reader.stop()
 
-    def ask(self, receiver: ReconfigurableReceiver, now: Instant) -> list[Send]:
+    def ask(self, receiver: Receiver, now: Instant) -> list[Send]:
         """The next request, to the next site."""
         servers = self._servers(receiver)
         if not servers:
@@ -202,15 +203,15 @@ class CatchUpClient:
         self.reader.asked(now, receiver.formation.timing.retry_period)
         return [Send(self.reader.next_server(servers), [request])]
 
-    def _servers(self, receiver: ReconfigurableReceiver) -> list[NodeId]:
+    def _servers(self, receiver: Receiver) -> list[NodeId]:
         """The sites that may have the missing entries: the parent, the keeper, and all members."""
         formation = receiver.formation
-        likely = [receiver.parent or formation.keeper, formation.keeper, *formation.members]
+        likely = [receiver.repairs.parent or formation.keeper, formation.keeper, *formation.members]
         return [site for site in dict.fromkeys(likely) if site and site != self._me]
 
-    def take(self, history: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> str:
+    def take(self, history: HistoryChunk, receiver: Receiver, now: Instant) -> str:
         """Process a response. Returns a counter name. Raises `Disagreement` if the others abandoned our order."""
-        if receiver.fenced or self.reader.ask_at == NEVER:  # a fenced site has reported what it holds
+        if receiver.membership.fenced or self.reader.ask_at == NEVER:  # a fenced site has reported what it holds
             return "unasked"
         known, latest = history.known, receiver.formation.number
         if known < latest and (history.chunks or known):
@@ -234,14 +235,16 @@ class CatchUpClient:
         if self._confirms(history, receiver):
             receiver.verify(now)
         through = (
-            history.complete_through if receiver.active else min(history.complete_through, history.settled_through)
+            history.complete_through
+            if receiver.membership.active
+            else min(history.complete_through, history.settled_through)
         )
         receiver.catch_up_to(through, history.settled_through, now, known=known)
         receiver.compare(history.complete_through)
         return "past"
 
     @staticmethod
-    def _confirms(history: HistoryChunk, receiver: ReconfigurableReceiver) -> bool:
+    def _confirms(history: HistoryChunk, receiver: Receiver) -> bool:
         """Whether a site that knows the latest formation, and states where its journal ends, has what is held here.
 
         Raises `Disagreement` if it holds the order at least as far and has less: the others abandoned the rest.
@@ -250,18 +253,20 @@ class CatchUpClient:
         if not history.data or history.complete_through < ours.token:
             return False
         theirs = Position(*POSITION.unpack(history.data))
-        if not receiver.verified and theirs < ours and ours.token <= receiver.fixed_through:
+        if not receiver.membership.verified and theirs < ours and ours.token <= receiver.membership.fixed_through:
             raise Disagreement(theirs.token)
         return True
 
-    def _adopt(self, receiver: ReconfigurableReceiver, settled_through: int, now: Instant) -> bool:
+    def _adopt(self, receiver: Receiver, settled_through: int, now: Instant) -> bool:
         """Take complete entries into the order. A site that is not active takes only what no Break can remove.
 
         Returns whether an entry was deferred that continues the order here, so nothing here contradicts it.
         """
         while (entry := self.reader.entry_after(receiver.position)) is not None:
-            unsettled = isinstance(entry, Ordered) and entry.token > max(settled_through, receiver.fixed_through)
-            if unsettled and not receiver.active:
+            unsettled = isinstance(entry, Ordered) and entry.token > max(
+                settled_through, receiver.membership.fixed_through
+            )
+            if unsettled and not receiver.membership.active:
                 self.reader.defer(now)
                 return entry.formation == receiver.position.formation
             self.reader.entry_taken(receiver.position)
@@ -299,7 +304,7 @@ class CatchUpServer:
         """The request for which the journal was read. It is no longer pending, whether it can be answered or not."""
         return self._requests.pop(ticket, None)
 
-    def answer(self, request: CatchUp, entries: Sequence[bytes], receiver: ReconfigurableReceiver) -> Send:
+    def answer(self, request: CatchUp, entries: Sequence[bytes], receiver: Receiver) -> Send:
         """The response, after the journal was read."""
         chunks = answer(
             request,
@@ -307,7 +312,7 @@ class CatchUpServer:
             me=self._me,
             complete=receiver.complete_through,
             settled=receiver.survives_through,
-            known=receiver.formation.number if receiver.verified else 0,
+            known=receiver.formation.number if receiver.membership.verified else 0,
             exhausted=not entries or position_of(decode_entry(entries[-1])) == receiver.journal_end,
             journal_end=receiver.journal_end,
             datagram_max=self._datagram_max,

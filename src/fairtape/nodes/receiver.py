@@ -1,18 +1,22 @@
-"""The receiver (R_P): one site of a token loop, composed from the machines of the ring.
+"""The receiver (R_P, R_S): one site of a token loop, composed from the machines of the ring.
 
-`Receiver` stays in one formation, and a failure ends it. `fairtape.nodes.reconfigurable_receiver` continues in the next
-formation; it overrides the methods at the end of the class. The classes before `Receiver` are its parts: trace calls,
-replies to sources, repairs, and the passing of RMP's token.
+A receiver asks its `Membership` what it may do. In a ring without reformation servers the membership is fixed: the
+receiver stays in one formation, and a failure ends it. In a deployment reformation servers decide the formations. A
+site that is *active* in a formation takes its turns as token site (R_P). One that is not follows the same order and
+requests repairs from a parent (R_S, and sites about to join); it never acknowledges and suspects no site. Both need a
+lease to act. What the ring cannot repair comes from another site's journal, entry by entry, and is *adopted*.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fairtape.core.effects import (
-    LOOP_CHANNEL,
     Append,
+    AppendFormation,
     Channel,
     Effect,
+    FormationChange,
     Multicast,
     Ordered,
     Reason,
@@ -20,31 +24,33 @@ from fairtape.core.effects import (
     Report,
     Send,
 )
+from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.nodes.journal_position import JournalPosition
+from fairtape.nodes.membership import Membership
 from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.nodes.source_replies import SourceReplies
 from fairtape.ring.load import LAG_TARGET, LoadReports, SiteLoad
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
-from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine_requests, request_targets
+from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
+from fairtape.ring.receiver.recovery import Recoveries, TransitionObserver, combine_requests
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
-from fairtape.ring.receiver.repair import RecentAnswers, answer, hold_back
+from fairtape.ring.receiver.repair import RepairRequests
 from fairtape.ring.receiver.resilience import Resilience
-from fairtape.ring.receiver.token import EventToken, ranges_max, token_for, write_acks
-from fairtape.ring.receiver.tracing import Tracer
+from fairtape.ring.receiver.token import EventToken, TokenPassing, TokenRefused, ranges_max, token_for, write_acks
+from fairtape.ring.receiver.tracing import TraceCalls, Tracer
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
     Ack,
     BlockFrame,
-    Control,
-    Hole,
     Malformed,
     NodeId,
-    Progress,
     Request,
     TokenAck,
     decode_block,
@@ -53,225 +59,6 @@ from fairtape.wire.frames import (
     kind_of,
 )
 from fairtape.wire.seals import Keys
-
-
-class TraceCalls:
-    """The calls of a receiver to its tracer, with token site, schedule and missing ranges added. No-ops without one."""
-
-    def __init__(
-        self,
-        tracer: Tracer | None,
-        *,
-        formations: FormationHistory,
-        ordering: Ordering,
-        clock_bound: Callable[[], Duration],
-    ) -> None:
-        self._tracer = tracer
-        self._formations = formations
-        self._ordering = ordering
-        self._clock_bound = clock_bound
-
-    def begin(self, now: Instant) -> None:
-        """A new formation begins."""
-        if self._tracer is not None:
-            self._tracer.end_formation(now)
-
-    def ack_received(self, ack: Ack, now: Instant) -> None:
-        """A new part of an acknowledgment was received."""
-        if self._tracer is None or not self._ordering.whole(ack.token):
-            return
-        self._tracer.ack_received(
-            ack,
-            self._ordering.ranges(ack.token),
-            due_at=self._due_at(ack.token),
-            clock_bound=ack.clock_bound + self._clock_bound(),
-            now=now,
-        )
-
-    def copied(self, ack: Ack) -> None:
-        """A part was received again. Only the first part of an acknowledgment is counted."""
-        if self._tracer is not None and ack.part == 0:
-            self._tracer.copied(ack.token)
-
-    def asked(self, site: NodeId, recoveries: Iterable[Recovery], now: Instant) -> None:
-        """A site is asked for all that these recoveries miss."""
-        if self._tracer is None:
-            return
-        for recovery in recoveries:
-            token = recovery.token
-            wants_ack = recovery.state is State.AWAIT_REQUESTED_ACK
-            formation = self._formations.of(token)
-            self._tracer.asked(
-                token,
-                site,
-                None if wants_ack else self._ordering.missing(token),
-                holder=formation.holder(token),
-                formation=formation.number,
-                due_at=self._due_at(token),
-                hop=formation.timing.retry_period // 2,
-                now=now,
-            )
-
-    def completed(self, token: int, now: Instant) -> None:
-        """Msg(e) is complete."""
-        if self._tracer is not None:
-            self._tracer.completed(token, linger=self._formations.of(token).timing.retry_period, now=now)
-
-    def _due_at(self, token: int) -> Instant:
-        formation = self._formations.of(token)
-        return formation.scheduled_at(token) if formation.timed else 0
-
-
-class SourceReplies:
-    """Progress and holes sent to sources, each at most once per T_R. Decision 5, Repeated messages and holes.
-
-    They name the formation of the next token. A planned one is known long before its first token, and a source that
-    heard of it would ignore the acknowledgments that precede that.
-    """
-
-    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
-        self._me = me
-        self._authenticator = authenticator
-        self._ordering = ordering
-
-    def answer_duplicate(
-        self, frame: BlockFrame, datagram: bytes, settled_through: int, now: Instant
-    ) -> tuple[Send, ...]:
-        """A source that repeats an acknowledged block missed the acknowledgment, or asks what is settled."""
-        ordering = self._ordering
-        formation = ordering.formation
-        stream = ordering.buffer.find((frame.source, frame.incarnation))
-        if stream is None or frame.first + frame.count > stream.acked:
-            return ()
-        if now - stream.progress_sent_at < formation.timing.retry_period:
-            return ()
-        stream.seal.open(datagram, frame.first)  # a dropped block needs no proof, an answered one does
-        stream.progress_sent_at = now
-        return (self._progress(stream, settled_through),)
-
-    def _progress(self, stream: Stream, settled_through: int) -> Send:
-        ordering = self._ordering
-        progress = Progress(
-            ordering.stripe,
-            ordering.formation.number,
-            self._me,
-            stream.incarnation,
-            stream.acked,
-            ordering.complete_through,
-            settled=ordering.first_named_after(settled_through, stream),
-        )
-        return self._to(stream.source, progress)
-
-    def note_holes(self, now: Instant) -> Duration:
-        """Note where holes begin and since when; how long the oldest has lasted."""
-        oldest = 0
-        for stream in self._ordering.buffer.with_holes():
-            if stream.hole_at != stream.next:
-                stream.hole_at, stream.hole_since = stream.next, now
-            oldest = max(oldest, now - stream.hole_since)
-        return oldest
-
-    def ask_for_holes(self, delay: Duration, now: Instant, settled_through: int | None) -> list[Send]:
-        """A site whose turn is near requests holes that have lasted for `delay` from their sources.
-
-        The holder of the token also sends progress (`settled_through` is what it knows to be settled): a source that
-        has dropped the blocks of the hole learns that they are lost.
-        """
-        ordering = self._ordering
-        formation = ordering.formation
-        asked = []
-        for stream in ordering.buffer.with_holes():
-            if now - stream.hole_since < delay:
-                continue
-            hole = stream.hole() if now - stream.asked_at >= formation.timing.retry_period else None
-            if hole is not None:
-                stream.asked_at = now
-                asked.append(self._to(stream.source, Hole(ordering.stripe, formation.number, self._me, hole)))
-            if settled_through is not None and now - stream.progress_sent_at >= formation.timing.retry_period:
-                stream.progress_sent_at = now
-                asked.append(self._progress(stream, settled_through))
-        return asked
-
-    def _to(self, source: NodeId, message: Control) -> Send:
-        return Send(source, [self._authenticator.for_source(source, message)])
-
-
-class RepairRequests:
-    """When a site requests repairs, and how it answers requests. TRMP 2001 §5.2.
-
-    Usually all receivers request at once, and the response is unicast. In a loop with several request sets the
-    receivers take turns in requesting, and the response is multicast to the loop.
-    """
-
-    def __init__(self, *, me: NodeId, ordering: Ordering) -> None:
-        self.home: Formation | None = (
-            None  # the secondary loop in which this site requests repairs; None: the primary one
-        )
-        self.children: tuple[Formation, ...] = ()  # secondary loops whose members request repairs from this site
-        self._me = me
-        self._ordering = ordering
-        self._answers = RecentAnswers()
-
-    def hold_back(self, token: int) -> Duration:
-        """How long this site waits before it requests a token."""
-        return hold_back(self.home or self._ordering.formations.of(token), self._me, token)
-
-    def answer(self, request: Request, now: Instant) -> Multicast | Send | None:
-        """The response: what this site holds of the request."""
-        datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
-        loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
-        if loop is not None and loop.request_sets > 1:
-            unsent = self._answers.unsent(datagrams, now, loop.timing.one_way_max)
-            channel = LOOP_CHANNEL + loop.loop if loop.loop else Channel.DATA
-            return Multicast(channel, unsent) if unsent else None
-        return Send(request.sender, datagrams) if datagrams else None
-
-    @property
-    def _primary(self) -> Formation:
-        return self._ordering.formations.latest
-
-
-class TokenRefused(Exception):
-    """The next site has not accepted the token after all retries."""
-
-    def __init__(self, site: NodeId, token: int) -> None:
-        super().__init__(site, token)
-        self.site = site
-        self.token = token
-
-
-class TokenPassing:
-    """Passing RMP's token: retransmitted until the next site shows that it accepted it. TRMP 2001 §2."""
-
-    def __init__(self, *, me: NodeId, authenticator: MessageAuthenticator, ordering: Ordering) -> None:
-        self._me = me
-        self._authenticator = authenticator
-        self._ordering = ordering
-
-    def repeat(self, token: EventToken, now: Instant) -> Send | None:
-        """Pass the token again if that is due. Raises `TokenRefused` after all retries."""
-        if token.passing is None or token.repeat_at() > now:
-            return None
-        if len(self._ordering.formations.latest.members) == 1:
-            token.give_up()
-            return None
-        if token.repeat(now):
-            return Send(token.next_site, self._ordering.datagrams(token.passing))
-        token.give_up()
-        raise TokenRefused(token.next_site, token.passing + 1)
-
-    def confirm(self, token: int) -> list[Send]:
-        """Confirm that the token was accepted, if there is no source message to acknowledge.
-
-        This prevents unnecessary reformations. A TokenAck is not answered: two sites that answered an Ack with an Ack
-        would never stop.
-        """
-        formations = self._ordering.formations
-        previous = formations.holder(token)
-        if previous == self._me:
-            return []
-        message = TokenAck(self._ordering.stripe, formations.latest.number, self._me, token)
-        return [Send(previous, [self._authenticator.for_sites(message)])]
 
 
 class JoinedTooLate(ValueError):
@@ -299,19 +86,21 @@ class Receiver:
         tracer: Tracer | None = None,
         recovered: Recovered | None = None,
         authenticator: MessageAuthenticator | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        assert recovered is not None or me in formation.members
-        if recovered is None and born_at > formation.starts_at:
+        """Without `membership` it is fixed: the receiver stays in this formation."""
+        membership = Membership.fixed(me) if membership is None else membership
+        if not membership.changes and born_at > formation.starts_at:
             raise JoinedTooLate(
                 f"site {me} started {(born_at - formation.starts_at) / 1e9:.3f} s after formation "
                 f"{formation.number}; it must join a later one"
             )
-        recovered = (
-            recovered if recovered is not None else Recovered.nothing(formation.first_token, formation.first_sequence)
-        )
+        if recovered is None:
+            nothing = Recovered.nothing(formation.first_token, formation.first_sequence)
+            recovered = replace(nothing, number=formation.number)
         self.me = me
+        self.membership = membership
         self.counts: Counter[str] = Counter()
-        self.reforming: Report | None = None
         self._stripe = stripe
         self._datagram_max = datagram_max
         self._clock_bound = clock_bound
@@ -333,14 +122,25 @@ class Receiver:
         )
         self.repairs = RepairRequests(me=me, ordering=self._ordering)
         self._sources = SourceReplies(me=me, authenticator=self._authenticator, ordering=self._ordering)
-        self._passing = TokenPassing(me=me, authenticator=self._authenticator, ordering=self._ordering)
+        self._passing = TokenPassing(me=me, ordering=self._ordering, authenticated=self._authenticator.for_sites)
         self._releases = ReleaseQueue(self._formations, after=recovered.released_through, clock_bound=clock_bound)
         self._lateness = AckLateness()
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._blocks_pending = False  # new blocks may complete a token
-        self._holes_due_at: Instant = NEVER  # when to see which holes have lasted
         self._timer: Instant | None = None  # the earliest deadline; None: unknown. A block alone never changes it
-        self._begin(formation, born_at)
+        self._journal = JournalPosition(recovered.number, recovered.token, stripe=stripe)
+        self._enter_first(formation, recovered, born_at)
+
+    def _enter_first(self, formation: Formation, recovered: Recovered, now: Instant) -> None:
+        membership = self.membership
+        membership.enter_first(formation, self._ordering, recovered)
+        assert membership.changes or membership.active
+        self._begin(formation, now)
+        if recovered.layout is not None:
+            self._formations.note(decode_formation(recovered.layout))
+        if membership.changes:
+            self._releases.require_lease()
+        self._releases.unverified = not self.membership.verified
 
     def _begin(self, formation: Formation, now: Instant) -> None:
         """Start working in a formation: create the state that belongs to one formation."""
@@ -409,12 +209,12 @@ class Receiver:
             if deadline is None or deadline > now:
                 return
         self._timer = None
-        if not self._stopped:
-            if self._watches_acks():
+        if not self.membership.stopped:
+            if self.membership.watches_acks:
                 self._ack_timeout.start_overdue(now)
             self._recoveries.wake(now)
             self._repeat_pass(now)
-            if self._holes_due_at <= now:
+            if self._sources.holes_due_at <= now:
                 self._ask_for_holes(now)
         self._advance(now)
         self._send_requests(now)
@@ -440,10 +240,10 @@ class Receiver:
 
     def _earliest(self) -> Instant:
         earliest = self._releases.deadline()
-        if self._stopped:
+        if self.membership.stopped:
             return earliest
-        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at(), self._holes_due_at)
-        if self._watches_acks():
+        earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at(), self._sources.holes_due_at)
+        if self.membership.watches_acks:
             earliest = min(earliest, self._ack_timeout.deadline())
         if isinstance(self._token, EventToken):
             earliest = min(earliest, self._token.repeat_at())
@@ -455,6 +255,21 @@ class Receiver:
     def formation(self) -> Formation:
         """The latest formation."""
         return self._formations.latest
+
+    @property
+    def reforming(self) -> Report | None:
+        """The failure that this site has declared in this formation."""
+        return self.membership.report
+
+    @property
+    def position(self) -> Position:
+        """The position of this site in the order: the last formation in its journal, and the last token."""
+        return Position(self._journal.number, self.complete_through)
+
+    @property
+    def journal_end(self) -> Position:
+        """The position of the last entry with messages."""
+        return self._journal.end
 
     @property
     def highest_ack(self) -> int:
@@ -473,8 +288,17 @@ class Receiver:
 
     @property
     def stable_through(self) -> int:
-        """The highest token up to which all members are known to hold everything."""
-        return self._resilience.stable_through
+        """The highest token up to which all members are known to hold everything; 0: none.
+
+        Only what acknowledgments prove: members of a new formation may still be catching up.
+        """
+        stable_through = self._resilience.stable_through
+        return stable_through if stable_through > self.membership.fixed_through else 0
+
+    @property
+    def survives_through(self) -> int:
+        """The highest token up to which K + 1 sites are known to hold everything."""
+        return self._resilience.survives_through
 
     @property
     def released_through(self) -> int:
@@ -491,10 +315,150 @@ class Receiver:
         """When the right to acknowledge and to commit ends."""
         return self._releases.lease_until
 
+    @property
+    def granted_until(self) -> Instant:
+        """The end of the lease for a clock within its error bound."""
+        return self._releases.granted_until
+
+    # Decisions of reformation servers.
+
     def renew_lease(self, until: Instant, now: Instant) -> None:
         self._timer = None
         self._releases.renew_lease(until, now)
         self._advance(now)
+
+    def check_clock(self, now: Instant) -> None:
+        """A clock error bound above `clock_error_max` shortens the lease and stops releases."""
+        excess = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
+        if self._releases.set_clock_excess(excess, now):
+            self._timer = None
+
+    def fence(self) -> bool:
+        """Stop: the site reports what is complete now (decision 21, Where a formation resumes).
+
+        Returns whether that concerns this site.
+        """
+        if not self.membership.fence():
+            return False
+        self._timer = None
+        self._recoveries.stop()
+        return True
+
+    def prepare(self, formation: Formation) -> None:
+        """Take no turn from the first token of a proposed formation on: it takes over there."""
+        if not self.membership.prepare(formation):
+            return
+        if self._token.held is not None and self._token.held >= formation.first_token:
+            self._token.held = None
+        self._timer = None
+
+    def agrees_with(self, formation: Formation) -> bool:
+        """Whether the order here can precede this formation. If not, a part must be rolled back."""
+        return self._journal.agrees_with(formation, self._ordering)
+
+    def take_over(self, formation: Formation, now: Instant) -> None:
+        """A planned change: this formation takes over at a future token, without a stop."""
+        self._timer = None
+        self.membership.take_over(formation)
+        self._formations.take_over(formation)
+        self._recoveries.timing = formation.timing
+        self._accept_token_if_mine(now)
+        self._advance(now)
+
+    def install(self, formation: Formation, now: Instant) -> None:
+        """A reformation: leave the current formation where it was fenced, and continue in this one."""
+        assert self.agrees_with(formation)
+        self.membership.enter(formation)
+        self._releases.unverified = not self.membership.verified
+        self._ordering.forget_unordered()
+        self._ordering.drop_through(self.complete_through)
+        self._formations.restart(formation)
+        survives_through = self._resilience.survives_through
+        if self._journal.reached < formation.number:
+            survives_through = min(survives_through, formation.first_token - 1)
+        self._begin(formation, now)
+        self._resilience.learn(survives_through)
+        self._advance(now)
+        self.pass_empty_tokens(now)
+
+    def pass_empty_tokens(self, now: Instant) -> None:
+        """Skip empty tokens before a formation, if all sequence numbers before its first one are held.
+
+        Journals have no empty tokens, so a restarted site, and those that ask it, could not learn of them otherwise.
+        """
+        fixed_through = self.membership.fixed_through
+        if not self.membership.verified or self._journal.pending_change is not None:
+            return
+        if self.complete_through >= fixed_through:
+            return
+        if self.next_sequence == self._formations.of(self._formations.begins_at).first_sequence:
+            self.catch_up_to(fixed_through, 0, now)
+
+    # What comes from journals.
+
+    def verify(self, now: Instant) -> None:
+        """A site that knows the latest formation confirms that nothing here contradicts it."""
+        if self.membership.agreement.confirm():
+            self._releases.verify(now)
+            self.pass_empty_tokens(now)
+        self._timer = None
+
+    def compare(self, complete_through: int) -> None:
+        """Another site holds everything up to this token: compare, and note whether this site has caught up."""
+        if self.membership.agreement.measure(complete_through):
+            self._ordering.forget_unordered()
+            self._buffer.forget_unordered()
+            self._recoveries.stop()
+        if self.membership.agreement.compare(complete_through):
+            self._timer = None
+
+    def adopt(self, entry: Entry) -> None:
+        """Take the next entry of another site's journal.
+
+        Raises `Malformed` if it does not continue the order, `Disagreement` if the others abandoned a part of ours.
+        """
+        self._timer = None
+        if isinstance(entry, FormationChange):
+            self._journal.check_change(entry, self._ordering)
+            self._formations.note(decode_formation(entry.layout))
+            self._journal.pending_change = entry
+            self._ordering.advance_to(entry.token - 1)
+            self._recoveries.forget_through(entry.token - 1)
+            return
+        self._journal.check_ordered(entry, self._ordering)
+        self._ordering.adopt(entry)
+        self._recoveries.forget_through(entry.token)
+        self._append(entry)
+
+    def restore_unreleased(self, entry: Entry) -> None:
+        """Queue for release an entry of the journal that was not released before the site stopped."""
+        if isinstance(entry, FormationChange):
+            self._formations.note(decode_formation(entry.layout))
+        else:
+            self._releases.complete(entry)
+
+    def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
+        """No messages follow up to `token`, and what K + 1 sites hold may be released.
+
+        `known` is the formation of that token, as far as the other site knows.
+        """
+        self._timer = None
+        if token > self.complete_through:
+            self._journal.reached = max(self._journal.reached, known)
+        self._ordering.advance_to(token)
+        self._recoveries.forget_through(token)
+        self._resilience.learn(min(survives_through, token))
+        if self.membership.agreement.take_recoverable():
+            self._recover_again(now)
+        self._accept_token_if_mine(now)
+        self._advance(now)
+
+    def _recover_again(self, now: Instant) -> None:
+        """Catching up has brought this site near enough for the ring to repair the rest."""
+        self._ack_timeout.restart()
+        for token in self._ordering.waiting():
+            if self._recoveries.acknowledged(token, now):
+                self._complete(token, now)
 
     # Blocks.
 
@@ -518,41 +482,40 @@ class Receiver:
         if outcome == "duplicate" and self._is_token_site(now):
             settled_through = self._resilience.survives_through
             self._effects += self._sources.answer_duplicate(frame, datagram, settled_through, now)
-        elif outcome == "ahead" and self._holes_due_at == NEVER:
+        elif outcome == "ahead" and self._sources.holes_due_at == NEVER:
             self._ask_for_holes(now)
             self._timer = None
 
     def _is_token_site(self, now: Instant) -> bool:
+        """A stranded site does not speak as token site: its order may be abandoned."""
+        if self.membership.stranded:
+            return False
         if self._token.held is not None:
             return True
         formation = self._ordering.formation
         return formation.timed and self._is_mine(formation.current(now))
 
     def _ask_for_holes(self, now: Instant) -> None:
-        """Request the holes that have lasted, if this site's turn is near.
-
-        Reordering alone makes holes that close by themselves, and while blocks wait in the sockets of this site, the
-        missing ones may be among them. A request for such a hole would close the window of the source.
-        """
+        """Request the holes that have lasted, if this site's turn is near."""
         if not self._buffer.has_holes or not self._turn_is_near():
-            self._holes_due_at = NEVER
+            self._sources.holes_due_at = NEVER
             return
-        timing = self._formations.latest.timing
-        oldest, delay = self._sources.note_holes(now), timing.request_delay
-        if oldest >= delay and self._backlog():
-            delay = timing.retry_period
-        self._holes_due_at = now + timing.request_delay
-        if oldest >= delay:
-            asked = self._sources.ask_for_holes(delay, now, self._settled_for_sources())
-            self.counts["holes_asked"] += len(asked)
-            self._effects += asked
+        asked = self._sources.ask_for_holes(self._backlog, self._settled_for_sources(), now)
+        self.counts["holes_asked"] += len(asked)
+        self._effects += asked
 
     def _turn_is_near(self) -> bool:
         token = self._ordering.complete_through + 1
         formation = self._formations.of(token)
         if not formation.timed:
             return self._token.held is not None
-        return self._is_active_in(formation) and formation.is_near(self.me, token)
+        return self.membership.active_in(formation) and formation.is_near(self.me, token)
+
+    def _settled_for_sources(self) -> int | None:
+        """After a Break the source may have dropped the blocks of a hole: only progress shows it that they are lost."""
+        if self._token.held is None or not self.membership.changes:
+            return None
+        return self._resilience.survives_through
 
     # Control.
 
@@ -605,7 +568,7 @@ class Receiver:
     def _heard(self, token: int, now: Instant) -> None:
         if token > self._resilience.highest_ack:
             self._resilience.ack_received(token)
-        if self._stopped:
+        if self.membership.stopped:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
@@ -623,7 +586,7 @@ class Receiver:
         """Whether no time is left to request the messages that an acknowledgment names."""
         if not self._formations.of(token).timed or self._ordering.holds_messages(token):
             return False
-        return self._watches_acks() and self._ack_timeout.waits_exhausted(token, now)
+        return self.membership.watches_acks and self._ack_timeout.waits_exhausted(token, now)
 
     # The order.
 
@@ -641,12 +604,14 @@ class Receiver:
         self._releases.settle(self._resilience.survives_through, now)
         self._effects += self._releases.due(now)
         complete_through = self._ordering.complete_through
-        self._ordering.drop_through(min(self._resilience.stable_through, complete_through, self._needed_through()))
+        self._ordering.drop_through(
+            min(self._resilience.stable_through, complete_through, self.repairs.needed_through())
+        )
         self._formations.forget_before(complete_through + 1)
 
     def _take_next(self, now: Instant) -> bool:
         token = self._ordering.complete_through + 1
-        if self._stopped or not self._may_order(token):
+        if self.membership.stopped or not self._may_order(token):
             return False
         try:
             ordered = self._ordering.take_next()
@@ -659,10 +624,29 @@ class Receiver:
         self._accept_token_if_mine(now)
         return True
 
+    def _may_order(self, token: int) -> bool:
+        return self.membership.may_order(token, self._formations.of(token), self._resilience.survives_through)
+
+    def _append(self, ordered: Ordered) -> None:
+        """Append to the journal, a formation before its first messages, and to the queue of releases."""
+        change = self._journal.append(ordered, self._formations.of(ordered.token))
+        if change is not None:
+            self._effects.append(AppendFormation(change))
+        if ordered.count:
+            self._effects.append(Append(ordered))
+        self._releases.complete(ordered)
+
+    def _is_mine(self, token: int) -> bool:
+        """Whether it is this site's turn to send Ack(token)."""
+        formation = self._formations.of(token)
+        return formation.holder(token) == self.me and self.membership.active_in(formation)
+
     def _accept_token_if_mine(self, now: Instant) -> None:
         token = self._ordering.complete_through + 1
         formation = self._formations.of(token)
-        if token < formation.first_token or not self._is_mine(token) or not self._may_take_turn(token):
+        if token < formation.first_token or not self._is_mine(token):
+            return
+        if not self.membership.may_take_turn(token, formation, self._resilience.survives_through):
             return
         self._token.accept(token, now)
         if not formation.timed and token > formation.first_token and not self._buffer.has_unacknowledged:
@@ -677,7 +661,7 @@ class Receiver:
     def _send_ack(self, now: Instant) -> bool:
         """Send Ack(e) after Msg(e) is in the journal (decision 14, Append before Ack)."""
         token = self._token.held
-        if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
+        if token is None or self.membership.stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
         formation = self._formations.of(token)
         load = SiteLoad(self._lag(token, now), self._backlog())
@@ -727,7 +711,8 @@ class Receiver:
         wanted = self._recoveries.due_requests(now)
         if not wanted:
             return
-        for site, recoveries in self._request_targets(wanted).items():
+        targets = self.repairs.targets(wanted, self.highest_ack, active=self.membership.active)
+        for site, recoveries in targets.items():
             self._traces.asked(site, recoveries, now)
             for recovery in recoveries:
                 if recovery.state is State.AWAIT_REQUESTED_ACK:
@@ -739,11 +724,17 @@ class Receiver:
                 self._effects.append(Send(site, [self._authenticator.for_sites(request)]))
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
-        """State 7: report, and commit nothing from this token on. Reformation servers repair the loop."""
-        if self._stopped:
+        """State 7: report, and commit nothing from this token on. Reformation servers repair the loop.
+
+        A site that is not active, or whose clock is untrusted, suspects no site: it catches up instead.
+        """
+        if self.membership.stopped:
             return
-        self.reforming = Report(suspect, token, reason, now)
-        self._effects.append(self.reforming)
+        failure = Report(suspect, token, reason, now)
+        if not self._releases.clock_untrusted and self.membership.declare(failure):
+            self._effects.append(failure)
+        else:
+            self.membership.agreement.not_recovered(token)
         self._recoveries.stop()
 
     # The event-driven token (RMP).
@@ -759,46 +750,3 @@ class Receiver:
         if repeated is not None:
             self.counts["passes_repeated"] += 1
             self._effects.append(repeated)
-
-    # Overridden by the reconfigurable receiver.
-
-    @property
-    def _stopped(self) -> bool:
-        return self.reforming is not None
-
-    def _is_mine(self, token: int) -> bool:
-        """Whether it is this site's turn to send Ack(token)."""
-        formation = self._formations.of(token)
-        return formation.holder(token) == self.me and self._is_active_in(formation)
-
-    def _is_active_in(self, formation: Formation) -> bool:
-        """Whether this site takes its turns in a formation."""
-        return self.me in formation.members
-
-    def _may_order(self, token: int) -> bool:  # noqa: ARG002 - here, always
-        """Whether a complete token may be taken into the order."""
-        return True
-
-    def _may_take_turn(self, token: int) -> bool:  # noqa: ARG002 - here, always
-        """Whether this site may acknowledge at its turn."""
-        return True
-
-    def _watches_acks(self) -> bool:
-        """Whether this site watches for overdue acknowledgments."""
-        return True
-
-    def _settled_for_sources(self) -> int | None:
-        """The settled token to report to sources along with holes; None: report none."""
-
-    def _needed_through(self) -> int:
-        """The token up to which only members may still request repairs."""
-        return self._ordering.complete_through
-
-    def _request_targets(self, wanted: list[Recovery]) -> dict[NodeId, list[Recovery]]:
-        return request_targets(wanted, formations=self._formations, me=self.me, highest_ack=self.highest_ack)
-
-    def _append(self, ordered: Ordered) -> None:
-        """Append to the journal and to the queue of releases."""
-        if ordered.count:
-            self._effects.append(Append(ordered))
-        self._releases.complete(ordered)

@@ -31,9 +31,12 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
 from fairtape.nodes.clock_bound import ClockBoundEstimator
+from fairtape.nodes.journal_position import Disagreement
+from fairtape.nodes.membership import Membership
+from fairtape.nodes.membership_tables import Participation
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.punctuality import Punctuality, SlowMembers
-from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, proposal_digest
 from fairtape.ring.membership.secondary_loop import SecondaryLoop
@@ -75,7 +78,7 @@ class SiteConfig:
     datagram_max: int = DATAGRAM_MAX
 
 
-def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int) -> tuple[NodeId, int, int]:
+def suspicion(receiver: Receiver | None, loops: "LoopMemberships", loop: int) -> tuple[NodeId, int, int]:
     """The suspect of this site in a loop, the token, and the reason; zeros if there is none."""
     suspected = loops.suspicion(loop)
     if not loop and receiver is not None and receiver.reforming is not None:
@@ -88,14 +91,14 @@ def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships",
 
 
 def requested_membership(
-    receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
+    receiver: Receiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
 ) -> MembershipRequest:
     """A site with a good clock that is up to date joins; one whose clock error is too large withdraws."""
     if receiver is None:
         return MembershipRequest.NOTHING
-    if loop in loops.memberships if loop else receiver.active:
+    if loop in loops.memberships if loop else receiver.membership.active:
         return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
-    return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING
+    return MembershipRequest.JOIN if in_time and not receiver.membership.stranded else MembershipRequest.NOTHING
 
 
 class LoopMemberships:
@@ -154,15 +157,15 @@ class LoopMemberships:
         """The number of loops with a suspect."""
         return sum(membership.suspicion is not None for membership in self.memberships.values())
 
-    def connect(self, receiver: ReconfigurableReceiver, home: int) -> None:
+    def connect(self, receiver: Receiver, home: int) -> None:
         """Set the repair parent of the receiver, the junction of its loop (2001 §4.1), and its repair children."""
         formation = self._formations.get(home)
         others = [member for member in receiver.formation.members if member != self._me]
         if formation is not None and formation.junction != self._me:
             others.insert(0, formation.junction)
-        receiver.parent = others[0] if others else None
+        receiver.repairs.parent = others[0] if others else None
         receiver.repairs.home = (
-            self.memberships[home].formation if home in self.memberships and not receiver.active else None
+            self.memberships[home].formation if home in self.memberships and not receiver.membership.active else None
         )
         receiver.repairs.children = tuple(
             membership.formation
@@ -198,7 +201,8 @@ class Site:
         self.config = config
         self.me = config.me
         self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
-        self.receiver: ReconfigurableReceiver | None = None
+        self.membership = Membership(me=config.me, incarnation=self.incarnation)
+        self.receiver: Receiver | None = None  # in a formation
         self.late = 0
         self._punctuality = Punctuality()
         self._slow_members = SlowMembers()
@@ -215,9 +219,6 @@ class Site:
         self._term = 0
         self._recovered = recovered
         self._unreleased: list[Entry] = []
-        self._busy_with_journal = False  # reading or truncating the journal; formations wait
-        self._pending: Formation | None = None  # installed afterwards
-        self._prepared: Formation | None = None
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_server = CatchUpServer(
@@ -227,7 +228,7 @@ class Site:
         self._report_period: Duration = 0  # from the last report to `_report_at`
         self._reported: Report | None = None  # the failure in the last report
         self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
-        self._read_unreleased()
+        self._read_unreleased(born_at)
 
     # The contract.
 
@@ -235,7 +236,7 @@ class Site:
         """Process one datagram. Every datagram is counted; a malformed one changes nothing."""
         self._check_clock(now)
         if not is_membership(datagram):
-            if self.receiver is None or self.receiver.far_behind:
+            if self.receiver is None or self.membership.far_behind:
                 self._own_counts["too_early"] += 1
             else:
                 self.receiver.receive(datagram, now)
@@ -248,7 +249,7 @@ class Site:
         self._follow_up(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        if self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
+        if self.receiver is None or self.membership.far_behind or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
@@ -287,7 +288,7 @@ class Site:
 
     def _report_trouble(self, now: Instant) -> None:
         receiver = self.receiver
-        formation = self._number(0) if receiver is not None and receiver.active else 0
+        formation = self._number(0) if receiver is not None and receiver.membership.active else 0
         late = self._punctuality.notice(
             formation=formation, timing=self.timing, sequence=self.next_sequence, late=self.late, now=now
         )
@@ -335,18 +336,20 @@ class Site:
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered
         self._unreleased.clear()
+        self.membership.journal_cut()
         self._read_unreleased(now)
 
-    def _read_unreleased(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
+    def _read_unreleased(self, now: Instant, *, exhausted: bool = False) -> None:
         """Read the journal entries that were not released: they must be, before anything that follows them."""
         tokens = (entry.token for entry in reversed(self._unreleased) if isinstance(entry, Ordered))
         through = next(tokens, self._recovered.released_through)
-        self._busy_with_journal = through < self._recovered.token and not exhausted
-        if self._busy_with_journal:
+        if through < self._recovered.token and not exhausted:
             self._effects.append(Fetch(through, None, UNRELEASED_READ_SIZE, 0))
-        elif self._pending is not None and now is not None:
-            pending, self._pending = self._pending, None
-            self._enter(pending, now)
+            return
+        self.membership.journal_read()
+        waiting = self.membership.take_waiting()
+        if waiting is not None:
+            self._enter(waiting, now)
 
     # State.
 
@@ -377,14 +380,14 @@ class Site:
     @property
     def membership_state(self) -> MembershipState:
         """The state of this site in its latest formation."""
-        receiver = self.receiver
-        if receiver is None:
+        formation = self.membership.formation
+        if formation is None:
             return MembershipState.NEWBORN
-        if receiver.fenced:
+        if self.membership.fenced:
             return MembershipState.FENCED
-        if receiver.active:
+        if self.membership.active:
             return MembershipState.MEMBER
-        lost_memory = self.me in receiver.formation.members and self.config.durable
+        lost_memory = self.me in formation.members and self.config.durable
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
@@ -415,7 +418,7 @@ class Site:
             for reformer in self.config.reformers:
                 self._effects.append(Send(reformer, [report]))
         period = self.timing.report_period
-        if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
+        if self.membership.participation not in (Participation.OBSERVING, Participation.ACTIVE):
             period = min(period, 2 * self.timing.retry_period)
         self._report_at, self._report_period = now + period, period
 
@@ -423,6 +426,7 @@ class Site:
         suspect, token, reason = suspicion(self.receiver, self._loops, loop)
         in_time = self.clock_bound() <= self.timing.clock_error_max
         at_home = loop == self.config.home
+        proposal = self.membership.proposal if loop == 0 else None
         return SiteReport(
             stripe=self.config.stripe,
             formation=self._number(loop),
@@ -432,7 +436,7 @@ class Site:
             request=requested_membership(self.receiver, self._loops, loop, in_time=in_time)
             if at_home
             else MembershipRequest.NOTHING,
-            prepared=self._prepared.number if self._prepared is not None and loop == 0 else 0,
+            prepared=proposal.number if proposal is not None else 0,
             incarnation=self.incarnation,
             asked_at=now,
             clock_bound=self.clock_bound(),
@@ -443,7 +447,7 @@ class Site:
             suspect=suspect,
             suspect_token=token,
             reason=reason,
-            proposal=proposal_digest(self._prepared) if self._prepared is not None and loop == 0 else 0,
+            proposal=proposal_digest(proposal) if proposal is not None else 0,
             journal=self._recovered.journal,
             deployment=self.config.deployment,
         )
@@ -508,9 +512,7 @@ class Site:
 
     def _take_fence(self, fence: Fence, now: Instant) -> None:
         receiver = self.receiver
-        if receiver is not None and fence.formation == receiver.formation.number and receiver.has_turns:
-            receiver.fence()
-            self._prepared = None
+        if receiver is not None and fence.formation == receiver.formation.number and receiver.fence():
             self._own_counts["fences"] += 1
         self._report_at = now
 
@@ -522,25 +524,13 @@ class Site:
             self._enter_loop(formation, now)
         elif install.final:
             self._enter(formation, now)
-        else:
-            self._prepare(formation)
+        elif self.receiver is not None:
+            self.receiver.prepare(formation)
         self._report_at = now
 
-    def _prepare(self, formation: Formation) -> None:
-        """Prepare for a formation that takes over at a future token: take no turn from there on in the current one."""
-        receiver = self.receiver
-        if receiver is None or formation.number != receiver.formation.number + 1:
-            return
-        if receiver.fenced or receiver.reforming is not None:
-            return
-        if receiver.active and receiver.complete_through >= formation.first_token - 1:
-            return  # too late
-        self._prepared = formation
-        receiver.hold_back_at(formation.first_token)
-
     def _enter(self, formation: Formation, now: Instant) -> None:
-        if self._busy_with_journal:
-            self._pending = formation
+        if self.membership.uses_journal:
+            self.membership.wait(formation)
             return
         receiver = self.receiver
         if receiver is None:
@@ -548,17 +538,16 @@ class Site:
             return
         if formation.number <= receiver.formation.number:
             return
-        active = formation.has_member(self.me, self.incarnation)
         if self._takes_over(formation, receiver):
-            receiver.take_over(formation, now, active=active)
+            receiver.take_over(formation, now)
         elif receiver.agrees_with(formation):
-            receiver.install(formation, now, active=active)
+            receiver.install(formation, now)
         else:
             self._roll_back(formation.first_token - 1, formation)
             return
         self._entered(formation)
 
-    def _takes_over(self, formation: Formation, receiver: ReconfigurableReceiver) -> bool:
+    def _takes_over(self, formation: Formation, receiver: Receiver) -> bool:
         """Whether a formation is a planned change that takes over from the current one at a future token.
 
         A site that has stopped in the current one has stopped in this one, too, and reports it: without its turns the
@@ -575,7 +564,7 @@ class Site:
         if self._recovered.number < formation.number and self._recovered.token >= formation.first_token:
             self._roll_back(formation.first_token - 1, formation)
             return
-        self.receiver = ReconfigurableReceiver(
+        self.receiver = Receiver(
             me=self.me,
             formation=formation,
             keys=self._keys,
@@ -587,8 +576,8 @@ class Site:
             observe=self._observe,
             tracer=self._tracer,
             recovered=self._recovered,
-            active=formation.has_member(self.me, self.incarnation),
             authenticator=self._authenticator,
+            membership=self.membership,
         )
         for entry in self._unreleased:
             self.receiver.restore_unreleased(entry)
@@ -597,9 +586,8 @@ class Site:
         self._entered(formation)
 
     def _entered(self, formation: Formation) -> None:
-        self._prepared = None
         self._own_counts["formations"] += 1
-        role = "member" if self.receiver is not None and self.receiver.active else "observer"
+        role = "member" if self.membership.active else "observer"
         broken = ", after a Break" if formation.broken else ""
         self._effects.append(
             Notice(
@@ -616,8 +604,7 @@ class Site:
             self._effects.append(Notice(f"rolling back tokens {token + 1} to {self.complete_through}"))
             self.receiver = None
         self._catch_up_client.reader.stop()
-        self._busy_with_journal = True
-        self._pending = formation
+        self.membership.roll_back(formation)
         self._own_counts["taken_back"] += 1
         self._effects.append(Truncate(token))
 
@@ -640,7 +627,7 @@ class Site:
         if self._loops.suspicions() > suspicions:
             self._report_at = now
         if self.receiver is not None:
-            self.receiver.needed_after = self._loops.needed_after()
+            self.receiver.repairs.needed_after = self._loops.needed_after()
 
     # Catching up.
 

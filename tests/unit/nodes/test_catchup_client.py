@@ -7,8 +7,9 @@ import pytest
 
 from fairtape.core.entries import Position
 from fairtape.nodes.catchup import WINDOW, CatchUpClient, CatchUpServer
+from fairtape.nodes.journal_position import Disagreement
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.wire.membership import POSITION, CatchUp, HistoryChunk
 from fairtape.wire.seals import Keys
 
@@ -36,6 +37,10 @@ class Site:
     calls: list[str] = field(default_factory=list)
 
     @property
+    def membership(self) -> "Site":
+        return self
+
+    @property
     def complete_through(self) -> int:
         return self.position.token
 
@@ -55,7 +60,7 @@ def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else POSITION.pack(*end)
     chunk = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
-    return client.take(chunk, cast("ReconfigurableReceiver", cast("Any", site)), NOW)
+    return client.take(chunk, cast("Receiver", cast("Any", site)), NOW)
 
 
 @pytest.mark.parametrize("chunks", [0, 2])
@@ -101,7 +106,7 @@ def test_a_server_reads_its_journal_once_for_a_site_that_repeats_its_request() -
     other = server.start_read(CatchUp(0, 3, 3, 120, 0, 1))
     assert other is not None
     assert other.count_max == 1
-    receiver = cast("ReconfigurableReceiver", cast("Any", Serving()))
+    receiver = cast("Receiver", cast("Any", Serving()))
     assert server.end_read(fetch.ticket) == request
     assert server.answer(request, [], receiver).to == 2
     assert server.start_read(request) is not None
@@ -110,6 +115,10 @@ def test_a_server_reads_its_journal_once_for_a_site_that_repeats_its_request() -
 @dataclass
 class Serving:
     """What the server states of its receiver."""
+
+    @property
+    def membership(self) -> "Serving":
+        return self
 
     complete_through: int = 300
     survives_through: int = 300

@@ -2,8 +2,9 @@
 
 from fairtape.core.effects import Recovered
 from fairtape.core.instants import SECOND, Instant
+from fairtape.nodes.membership import Membership
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.wire.frames import Hole, Progress
 from unit.ring.ring_values import KEYS, STARTS_AT, TIMING, Signer, block, controls, formation, named, receive
 
@@ -12,23 +13,25 @@ PLANNED = formation(number=8, first_token=101, starts_at=PRESENT.scheduled_at(10
 T_R = TIMING.retry_period
 
 
-def site(me: int) -> ReconfigurableReceiver:
-    made = ReconfigurableReceiver(
+def site(me: int) -> Receiver:
+    membership = Membership(me=me, incarnation=1)
+    membership.journal_read()
+    made = Receiver(
         me=me,
         formation=PRESENT,
         keys=KEYS,
         born_at=STARTS_AT - SECOND,
         recovered=Recovered.nothing(),
-        active=True,
         authenticator=MessageAuthenticator(me=me, keys=KEYS, peers=KEYS.sites, first_serial=1),
+        membership=membership,
     )
     made.renew_lease(STARTS_AT + SECOND, STARTS_AT - SECOND)
-    made.take_over(PLANNED, STARTS_AT - SECOND, active=True)
+    made.take_over(PLANNED, STARTS_AT - SECOND)
     made.drain()
     return made
 
 
-def acknowledged(me: int, now: Instant) -> ReconfigurableReceiver:
+def acknowledged(me: int, now: Instant) -> Receiver:
     """A site that holds a block, acknowledged by Ack(1)."""
     made = site(me)
     receive(made, block(1), now - 1)

@@ -188,7 +188,7 @@ def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> No
     active.install(formation_of(1, 3, number=2, first_token=40, first_sequence=0, leaving=(2,)))
     assert active.report().membership_state is MembershipState.OBSERVER
     assert active.site.receiver is not None
-    assert active.site.receiver.has_turns
+    assert active.site.membership.has_turns
     active.receive(Fence(0, 2, 101, 0, 1))
     assert active.report().membership_state is MembershipState.FENCED
 

@@ -17,14 +17,17 @@ Off by default (k_p = 1).
 from collections import deque
 from typing import Final
 
+from fairtape.core.effects import LOOP_CHANNEL, Channel, Multicast, Send
 from fairtape.core.instants import Duration, Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
+from fairtape.ring.receiver.recovery import Recovery, request_targets
 from fairtape.wire.frames import NodeId, Range, Request
 
 ANSWER_MAX: Final = 1_024  # datagrams of one response; the rest is requested again
 ANSWERS_MAX: Final = 4_096  # multicast datagrams that are remembered
+KEPT_TOKENS_MAX: Final = 4_096  # kept for repairs of the sites that ask this one
 
 
 def answer(request: Request, *, ordering: Ordering, buffer: ReceiveBuffer) -> list[bytes]:
@@ -86,3 +89,54 @@ class RecentAnswers:
             self._sent_at[datagram] = now
             self._in_order.append(datagram)
         return unsent
+
+
+class RepairRequests:
+    """When a site requests repairs, and of which site, and how it answers requests. TRMP 2001 §4.1, §5.2.
+
+    Usually all receivers request at once, and the response is unicast. In a loop with several request sets the
+    receivers take turns in requesting, and the response is multicast to the loop.
+    """
+
+    def __init__(self, *, me: NodeId, ordering: Ordering) -> None:
+        self.home: Formation | None = (
+            None  # the secondary loop in which this site requests repairs; None: the primary one
+        )
+        self.children: tuple[Formation, ...] = ()  # secondary loops whose members request repairs from this site
+        self.parent: NodeId | None = None  # asked for repairs while not active
+        self.needed_after: int | None = None  # sites that ask this one may miss what comes after this token
+        self._me = me
+        self._ordering = ordering
+        self._answers = RecentAnswers()
+
+    def hold_back(self, token: int) -> Duration:
+        """How long this site waits before it requests a token."""
+        return hold_back(self.home or self._ordering.formations.of(token), self._me, token)
+
+    def targets(self, wanted: list[Recovery], highest_ack: int, *, active: bool) -> dict[NodeId, list[Recovery]]:
+        """An active site asks the latest token sites; others ask their parent. 2001 §4.1."""
+        if active or self.parent is None:
+            formations = self._ordering.formations
+            return request_targets(wanted, formations=formations, me=self._me, highest_ack=highest_ack)
+        return {self.parent: wanted}
+
+    def needed_through(self) -> int:
+        """What the sites that ask this one hold. One that is too far behind must catch up from a journal."""
+        complete_through = self._ordering.complete_through
+        if self.needed_after is None:
+            return complete_through
+        return max(self.needed_after, complete_through - KEPT_TOKENS_MAX)
+
+    def answer(self, request: Request, now: Instant) -> Multicast | Send | None:
+        """The response: what this site holds of the request."""
+        datagrams = answer(request, ordering=self._ordering, buffer=self._ordering.buffer)
+        loop = next((each for each in (*self.children, self._primary) if request.sender in each.members), None)
+        if loop is not None and loop.request_sets > 1:
+            unsent = self._answers.unsent(datagrams, now, loop.timing.one_way_max)
+            channel = LOOP_CHANNEL + loop.loop if loop.loop else Channel.DATA
+            return Multicast(channel, unsent) if unsent else None
+        return Send(request.sender, datagrams) if datagrams else None
+
+    @property
+    def _primary(self) -> Formation:
+        return self._ordering.formations.latest

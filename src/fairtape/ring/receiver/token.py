@@ -5,14 +5,16 @@ In RMP events move it: its site waits for a source message, acknowledges only th
 acknowledgment until the next site shows that it has accepted the token. TRMP 2001 §2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from fairtape.core.effects import Send
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.ring.load import SiteLoad
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.ordering import Ordering
 from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.wire.frames import ACK_PARTS_MAX, Ack, NodeId, Range, ack_ranges_max
+from fairtape.wire.frames import ACK_PARTS_MAX, Ack, Control, NodeId, Range, TokenAck, ack_ranges_max
 
 
 class TimedToken:
@@ -156,3 +158,46 @@ def write_acks(
             )
         )
     return acks
+
+
+class TokenRefused(Exception):
+    """The next site has not accepted the token after all retries."""
+
+    def __init__(self, site: NodeId, token: int) -> None:
+        super().__init__(site, token)
+        self.site = site
+        self.token = token
+
+
+class TokenPassing:
+    """Passing RMP's token: retransmitted until the next site shows that it accepted it. TRMP 2001 §2."""
+
+    def __init__(self, *, me: NodeId, ordering: Ordering, authenticated: Callable[[Control], bytes]) -> None:
+        self._me = me
+        self._ordering = ordering
+        self._authenticated = authenticated  # the datagram of a message to sites
+
+    def repeat(self, token: EventToken, now: Instant) -> Send | None:
+        """Pass the token again if that is due. Raises `TokenRefused` after all retries."""
+        if token.passing is None or token.repeat_at() > now:
+            return None
+        if len(self._ordering.formations.latest.members) == 1:
+            token.give_up()
+            return None
+        if token.repeat(now):
+            return Send(token.next_site, self._ordering.datagrams(token.passing))
+        token.give_up()
+        raise TokenRefused(token.next_site, token.passing + 1)
+
+    def confirm(self, token: int) -> list[Send]:
+        """Confirm that the token was accepted, if there is no source message to acknowledge.
+
+        This prevents unnecessary reformations. A TokenAck is not answered: two sites that answered an Ack with an Ack
+        would never stop.
+        """
+        formations = self._ordering.formations
+        previous = formations.holder(token)
+        if previous == self._me:
+            return []
+        message = TokenAck(self._ordering.stripe, formations.latest.number, self._me, token)
+        return [Send(previous, [self._authenticated(message)])]

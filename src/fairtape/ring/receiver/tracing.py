@@ -12,10 +12,15 @@ or `message_requests` is the number of that request.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from fairtape.core.instants import Duration, Instant
+from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.receiver.ordering import Ordering
+from fairtape.ring.receiver.recovery import Recovery
+from fairtape.ring.receiver.recovery_tables import State
 from fairtape.wire.frames import Ack, NodeId, Range
 
 TRACES_MAX: Final = 65_536  # that wait to be taken; further ones are dropped and counted
@@ -239,3 +244,70 @@ class Tracer:
             self._traces.append(trace)
         else:
             self.dropped += 1
+
+
+class TraceCalls:
+    """The calls of a receiver to its tracer, with token site, schedule and missing ranges added. No-ops without one."""
+
+    def __init__(
+        self,
+        tracer: Tracer | None,
+        *,
+        formations: FormationHistory,
+        ordering: Ordering,
+        clock_bound: Callable[[], Duration],
+    ) -> None:
+        self._tracer = tracer
+        self._formations = formations
+        self._ordering = ordering
+        self._clock_bound = clock_bound
+
+    def begin(self, now: Instant) -> None:
+        """A new formation begins."""
+        if self._tracer is not None:
+            self._tracer.end_formation(now)
+
+    def ack_received(self, ack: Ack, now: Instant) -> None:
+        """A new part of an acknowledgment was received."""
+        if self._tracer is None or not self._ordering.whole(ack.token):
+            return
+        self._tracer.ack_received(
+            ack,
+            self._ordering.ranges(ack.token),
+            due_at=self._due_at(ack.token),
+            clock_bound=ack.clock_bound + self._clock_bound(),
+            now=now,
+        )
+
+    def copied(self, ack: Ack) -> None:
+        """A part was received again. Only the first part of an acknowledgment is counted."""
+        if self._tracer is not None and ack.part == 0:
+            self._tracer.copied(ack.token)
+
+    def asked(self, site: NodeId, recoveries: Iterable[Recovery], now: Instant) -> None:
+        """A site is asked for all that these recoveries miss."""
+        if self._tracer is None:
+            return
+        for recovery in recoveries:
+            token = recovery.token
+            wants_ack = recovery.state is State.AWAIT_REQUESTED_ACK
+            formation = self._formations.of(token)
+            self._tracer.asked(
+                token,
+                site,
+                None if wants_ack else self._ordering.missing(token),
+                holder=formation.holder(token),
+                formation=formation.number,
+                due_at=self._due_at(token),
+                hop=formation.timing.retry_period // 2,
+                now=now,
+            )
+
+    def completed(self, token: int, now: Instant) -> None:
+        """Msg(e) is complete."""
+        if self._tracer is not None:
+            self._tracer.completed(token, linger=self._formations.of(token).timing.retry_period, now=now)
+
+    def _due_at(self, token: int) -> Instant:
+        formation = self._formations.of(token)
+        return formation.scheduled_at(token) if formation.timed else 0

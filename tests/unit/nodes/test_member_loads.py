@@ -6,8 +6,9 @@ import pytest
 
 from fairtape.core.effects import Recovered
 from fairtape.core.instants import SECOND
+from fairtape.nodes.membership import Membership
 from fairtape.nodes.message_authentication import MessageAuthenticator
-from fairtape.nodes.reconfigurable_receiver import ReconfigurableReceiver
+from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.wire.frames import Ack
 from unit.ring.ring_values import KEYS, STARTS_AT, Signer, ack, controls, formation, receive, run_until
@@ -17,15 +18,17 @@ NEXT = replace(PRESENT, number=8, members=(1, 2), first_token=7, starts_at=PRESE
 LOADED = 40_000  # microseconds
 
 
-def active_receiver(me: int, layout: Formation) -> ReconfigurableReceiver:
-    site = ReconfigurableReceiver(
+def active_receiver(me: int, layout: Formation) -> Receiver:
+    membership = Membership(me=me, incarnation=1)
+    membership.journal_read()
+    site = Receiver(
         me=me,
         formation=layout,
         keys=KEYS,
         born_at=STARTS_AT - SECOND,
         recovered=Recovered.nothing(layout.first_token, 1),
-        active=True,
         authenticator=MessageAuthenticator(me=me, keys=KEYS, peers=KEYS.sites, first_serial=1),
+        membership=membership,
     )
     site.renew_lease(STARTS_AT + 100 * SECOND, STARTS_AT - SECOND)
     return site
@@ -39,7 +42,7 @@ def test_the_load_of_a_member_is_forgotten_when_a_planned_change_removes_it(know
         layout = PRESENT if token < NEXT.first_token else NEXT
         now = layout.scheduled_at(token)
         if token == known_at:
-            site.take_over(NEXT, now, active=True)
+            site.take_over(NEXT, now)
         if layout.holder(token) == site.me:
             sent = controls(effect for _, effect in run_until(site, now))
             reported |= {each.token: each for each in sent if isinstance(each, Ack)}
