@@ -307,4 +307,26 @@ FAULTS: Final = (
         new="late=release.late,",
         tests=("loopback/test_driver.py",),
     ),
+    Fault(
+        name="a read extends the lead",
+        rule="A lead counts from when the claim was sent that the store carried out (decision 67, Confirmed lead).",
+        file="nodes/coordinator/leadership.py",
+        old="self.until = sent_at + leadership.lease",
+        new="self.until = now + leadership.lease",
+        tests=(
+            "unit/nodes/test_leadership.py::test_a_claim_whose_answer_was_lost_counts_from_when_it_was_sent",
+            "simulation/test_leadership.py::test_a_refused_claim_and_a_read_extend_no_lead",
+        ),
+    ),
+    Fault(
+        name="a lease that ignores the store",
+        rule="The leader's lease is four times the 99th percentile of its requests (decision 68, Leader's lease).",
+        file="nodes/coordinator/leadership.py",
+        old="max(self._lease_min, min(STORE_CALLS_PER_LEASE * self.call_max, LEASE_MAX))",
+        new="self._lease_min",
+        tests=(
+            "unit/nodes/test_leadership.py::test_a_lease_is_as_long_as_several_requests_to_the_store",
+            "simulation/test_leadership.py::test_a_slow_store_stops_the_ring_once_and_then_no_more",
+        ),
+    ),
 )

@@ -84,7 +84,7 @@ class MemoryFormationStore:
             numbers = [other.number for other in appended if other.loop == entry.loop]
             if self.leadership is None or entry.term != self.leadership.term:
                 return RecordRefused(entries)
-            if numbers and entry.number != numbers[-1] + 1:
+            if numbers and entry.number <= numbers[-1]:
                 return RecordRefused(entries)
             appended.append(entry)
         self.log = appended

@@ -1,7 +1,8 @@
 """The guarantees of a cluster that reforms and heals.
 
 One order · no gap, no duplicate, nothing invented · source order · one token holder per formation and token · never
-early · released together, or marked late · survives K · true claims · no site acts in a formation that was superseded.
+early · released together, or marked late · survives K · true claims · no site acts in a formation that was superseded
+· one leader.
 Released messages may be lost only by a Break. A violation names its guarantee.
 """
 
@@ -18,6 +19,7 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.clocks import DriftingClock
 from fairtape.simulation.cluster import Cluster
+from fairtape.simulation.leader_checker import LeaderChecker
 from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
 
@@ -33,6 +35,7 @@ class ClusterCheckers(Observer):
         self.late_at: Counter[NodeId] = Counter()  # releases, by site
         self.notices: list[tuple[Instant, NodeId, str]] = []
         self._cluster = cluster
+        self._leader = LeaderChecker(cluster)
         self._formations: list[Formation] = []
         self._decoded = 0  # entries of the store's log
         self._acks: dict[tuple[int, int, int], bytes] = {}
@@ -46,8 +49,9 @@ class ClusterCheckers(Observer):
         self._delays: dict[NodeId, Duration] = {}  # how late its processor has let a site act
         self._crashed_at: dict[NodeId, Instant] = {}  # by true time, of sites that were members
 
-    def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:  # noqa: ARG002
-        """OneHolder: Ack(e) of a formation has one content. Fenced: no new one of a superseded formation."""
+    def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:
+        """OneHolder: Ack(e) of a formation has one content. Fenced: no new one of a superseded formation. OneLeader."""
+        self._leader.sent(node, to, datagram, at)
         if datagram[2] != Kind.ACK:
             return
         ack = decode_control(datagram)

@@ -98,6 +98,7 @@ class PrimaryLoopCoordinator:
         self.retired: set[NodeId] = set()
         self.plan = 0  # the stripe plan that the operator ordered
         self.term = 0
+        self.recording_delay: Duration = 0  # how long the store may take to record a formation
         self._me = me
         self._stripe = stripe
         self._clock_bound = clock_bound
@@ -168,8 +169,10 @@ class PrimaryLoopCoordinator:
         if report.membership_state is MembershipState.NEWBORN or report.formation < formation.number:
             self._send_limited(report.sender, self._install(formation, final=True), now)
             return
-        if report.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
+        if report.formation > formation.number:
             return
+        if self.phase not in (Phase.STEADY, Phase.PLANNING) and self._planned is None:
+            return  # while a planned change is recorded the ring goes on, however long that takes
         if report.membership_state in (MembershipState.MEMBER, MembershipState.OBSERVER):
             self._grant(report, formation, now)
 
@@ -501,13 +504,15 @@ class PrimaryLoopCoordinator:
         broken: bool,
         resilience_before: int = 0,
     ) -> None:
+        # A ring that begins late makes up for it. A store that is slow for its Δ_R must not use it up.
+        recording_delay = max(self.recording_delay - layout.timing.reform_delay // 4, 0)
         following = follow(
             layout,
             number=number,
             after=keeper.complete_through,
             sequence=keeper.sequence,
             keeper=keeper.sender,
-            starts_at=now + layout.timing.one_way_max,
+            starts_at=now + layout.timing.one_way_max + recording_delay,
             broken=broken,
             resilience_before=resilience_before,
         )
@@ -547,6 +552,7 @@ class PrimaryLoopCoordinator:
             excluded=self._exclusions.among(self.known, now),
             quiet_since=self._quiet_since,
             failures=self._planning_failures,
+            recording_delay=2 * self.recording_delay,  # what caused it may have to be recorded, too
             now=now,
             plan=self.plan,
             pace=self._pace.wanted(formation.timing, now),
@@ -561,7 +567,7 @@ class PrimaryLoopCoordinator:
 
     def _pauses_after_failure(self, formation: Formation, now: Instant) -> bool:
         """Whether the last planned change failed so recently that the next one must wait."""
-        pause = 4 * lead_time(formation.timing, self._planning_failures)
+        pause = 4 * lead_time(formation.timing, self._planning_failures, 2 * self.recording_delay)
         return self._planning_failures > 0 and 0 <= now - self._planning_failed_at < pause
 
     def _all_confirmed(self, formation: Formation) -> bool:
