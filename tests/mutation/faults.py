@@ -329,4 +329,33 @@ FAULTS: Final = (
             "simulation/test_leadership.py::test_a_slow_store_stops_the_ring_once_and_then_no_more",
         ),
     ),
+    Fault(
+        name="an order from the longest branch",
+        rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
+        file="nodes/coordinator/lost_store.py",
+        old="key=lambda each: (branch(each), each.complete_through,",
+        new="key=lambda each: (each.complete_through, branch(each),",
+        tests=("unit/nodes/test_lost_store.py::test_the_furthest_site_of_the_latest_formation_is_the_keeper",),
+    ),
+    Fault(
+        name="lost numbers given again",
+        rule="A number that a site knows is not given a second time (decision 69, Lost formations).",
+        file="nodes/coordinator/lost_store.py",
+        old="return max(highest, recorded) + 1",
+        new="return recorded + 1",
+        tests=(
+            "unit/nodes/test_lost_store.py::test_a_number_is_above_all_that_any_site_may_know",
+            "simulation/test_lost_store.py::test_an_order_without_its_proof_goes_on_with_a_break",
+        ),
+    ),
+    Fault(
+        name="eightfold patience",
+        rule="Retries are raised to at most twice what the operator asked for (decision 73, Bounded patience).",
+        file="nodes/coordinator/reformation.py",
+        old="RETRIES_FACTOR_MAX: Final = 2",
+        new="RETRIES_FACTOR_MAX: Final = 8",
+        tests=(
+            "unit/nodes/test_primary_loop_reformation.py::test_patience_at_most_doubles_the_time_to_detect_a_crash",
+        ),
+    ),
 )

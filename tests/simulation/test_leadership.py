@@ -116,7 +116,7 @@ def lan_cluster(seed: int) -> tuple[Cluster, ClusterCheckers]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_one_slow_request_to_the_store_silences_no_site(seed: int) -> None:
-    """It takes longer than the leader's lease, and less than that and the lease of a site. Decision 68, Leader's lease."""
+    """It takes longer than the leader's lease.  Decision 68, Leader's lease."""
     cluster, checkers = lan_cluster(seed)
     gap = ReleaseGap(cluster)
     cluster.world.observers.append(gap)

@@ -37,7 +37,7 @@ class ClusterCheckers(Observer):
         self._cluster = cluster
         self._leader = LeaderChecker(cluster)
         self._formations: list[Formation] = []
-        self._decoded = 0  # entries of the store's log
+        self._decoded = 0  # entries that the store has recorded
         self._acks: dict[tuple[int, int, int], bytes] = {}
         self._contents: dict[tuple[int, int], Ordered] = {}  # by formation and token
         self._holders: dict[tuple[int, int], set[NodeId]] = defaultdict(set)
@@ -124,12 +124,14 @@ class ClusterCheckers(Observer):
         return self.late_at.total()
 
     def formations(self) -> list[Formation]:
-        """All formations that were recorded for the primary loop."""
-        log = self._cluster.store_access.store.log
-        for entry in log[self._decoded :]:
+        """All formations that were recorded for the primary loop. NumbersOnce: each has a number of its own."""
+        history = self._cluster.store_access.store.history
+        for entry in history[self._decoded :]:
             if entry.loop == 0:
+                if self._formations and entry.number <= self._formations[-1].number:
+                    self._violated("NumbersOnce", None, f"formation {entry.number} was recorded a second time")
                 self._formations.append(decode_formation(entry.formation))
-        self._decoded = len(log)
+        self._decoded = len(history)
         return self._formations
 
     def _check_together(self, node: NodeId, release: Release, number: int, now: Instant) -> None:

@@ -39,7 +39,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Topology
-from fairtape.wire.frames import Malformed, NodeId, kind_of
+from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId, kind_of
 from fairtape.wire.membership import (
     HistoryChunk,
     OperatorCommand,
@@ -142,6 +142,7 @@ class Reformer:
         self._asked: StoreRequest | None = None  # the pending request: one at a time
         self._asked_at: Instant = 0
         self._renewed = False  # by the last request
+        self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
 
@@ -257,7 +258,7 @@ class Reformer:
             return lead.renew(now)
         if lead.may_begin(now) or not lead.may_take_over(now):
             return Recall()
-        return lead.take_over(now)
+        return lead.take_over(now, term_min=self._known_term + 1)
 
     def _show(self, leadership: Leadership | None, now: Instant) -> None:
         """What the store shows may end the lead, or let this server go on at once."""
@@ -386,10 +387,22 @@ class Reformer:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
+        if report.term > self._lead.term:
+            self._give_way(report, now)
+            return
         if report.loop == 0:
             self.primary.receive_report(report, now)
         elif report.loop in self.secondary:
             self.secondary[report.loop].receive_report(report, now)
+
+    def _give_way(self, report: SiteReport, now: Instant) -> None:
+        """A site obeys a later term, which the store has lost (decision 69, Lost formations): lead in a later one.
+
+        The leader of that term may still be leading, so this server waits like any other.
+        """
+        self._known_term = max(self._known_term, min(report.term, NUMBER_MAX - 1))
+        self._lead.forget_claims(now)
+        self._step_down(f"site {report.sender} knows term {report.term}", now)
 
     def _execute(self, command: OperatorCommand, now: Instant) -> None:
         if command.sender != self.config.operator:
