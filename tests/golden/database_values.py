@@ -4,7 +4,6 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 from sqlalchemy import MetaData, insert
@@ -57,7 +56,7 @@ def fix_store(folder: Path) -> Values:
 
 
 def formation_store(folder: Path) -> Values:
-    first, second = Leadership(901, 1, 0), Leadership(902, 2, 5)
+    first, second = Leadership(901, 1, 0), Leadership(902, 2, 5, 300_000_000)
     log = [LogEntry(loop, number, 1 + number // 2, encode_formation(FORMATION)) for number in (1, 2) for loop in (0, 1)]
     store = SqliteStore(folder / "formations.db")
     for question in (Claim(None, first), Record(tuple(log[:2])), Claim(first, second), Record(tuple(log[2:]))):
@@ -65,7 +64,8 @@ def formation_store(folder: Path) -> Values:
     store.close()
     yield from content_of(folder / "formations.db")
     keys = etcd._Keys("fairtape")
-    yield f"etcd {keys.leadership}", etcd._to_json(asdict(second)).decode()
+    yield f"etcd {keys.leadership} without a lease", etcd._leadership_json(first).decode()
+    yield f"etcd {keys.leadership}", etcd._leadership_json(second).decode()
     yield f"etcd {keys.term}", etcd._to_json(second.term).decode()
     yield f"etcd {keys.serial(2)}", etcd._to_json([etcd._entry_json(entry) for entry in log[2:]]).decode()
     yield f"etcd {keys.loop(1)}", etcd._to_json(etcd._entry_json(log[3])).decode()

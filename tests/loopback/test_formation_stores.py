@@ -36,6 +36,7 @@ from fairtape.core.formation_log import (
 )
 from fairtape.simulation.cluster import MemoryFormationStore
 from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, FormationStore, SqliteStore, open_store
+from fairtape.storage.formation_stores.etcd import _put, _to_json
 from fairtape.storage.formation_stores.etcd_http import EtcdEndpoint
 from loopback.commands import PATIENCE
 from loopback.etcds import Etcd, free_tcp_ports, running_etcd
@@ -69,10 +70,14 @@ class Draft:
 
 Step: TypeAlias = Recall | Bid | list[Draft]
 
-leaderships = st.builds(Leadership, st.integers(1, 2), st.integers(1, 3), st.integers(0, 1))
+leaderships = st.builds(Leadership, st.integers(1, 2), st.integers(1, 3), st.integers(0, 1), st.sampled_from((0, 7)))
 bids = st.builds(Bid, st.booleans(), st.none() | leaderships, leaderships)
 drafts = st.builds(
-    Draft, st.integers(0, 2), st.sampled_from((1, 1, 1, 1, 0, 2)), st.sampled_from((True,) * 7 + (False,)), st.binary()
+    Draft,
+    st.integers(0, 2),
+    st.sampled_from((1, 1, 1, 1, 0, -1, 2, 1000)),
+    st.sampled_from((True,) * 7 + (False,)),
+    st.binary(),
 )
 steps: st.SearchStrategy[list[Step]] = st.lists(
     st.just(Recall()) | bids | st.lists(drafts, max_size=4), min_size=1, max_size=16
@@ -168,6 +173,45 @@ def test_the_whole_log_is_kept_in_the_file(tmp_path: Path) -> None:
         assert connection.execute("SELECT number, formation FROM log").fetchall() == [
             (number, b"%d" % number) for number in range(1, 6)
         ]
+
+
+def test_a_log_continues_above_numbers_that_it_has_lost(url: str) -> None:
+    """A store that was restored from a backup accepts a number that skips those it lost, and none below."""
+    with closing(open_store(url, timeout=PATIENCE)) as store:
+        store.answer(Claim(None, LEADER))
+        later, earlier = LogEntry(3, 1_007, 1, b"later"), LogEntry(3, 6, 1, b"earlier")
+        assert store.answer(Record((FIRST, later))) == Recorded((FIRST, later))
+        assert store.answer(Record((earlier,))) == RecordRefused((earlier,))
+        assert store.answer(Record((later,))) == RecordRefused((later,))
+        assert store.answer(Recall()) == Recalled(LEADER, (later,))
+
+
+def test_a_file_of_the_version_before_leases_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "formations.db"
+    with closing(SqliteStore(path)) as store:
+        store.answer(Claim(None, LEADER))
+        store.answer(Record((FIRST,)))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE leadership DROP COLUMN lease")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    renewed = Leadership(1, 1, 1, lease=300_000_000)
+    with closing(SqliteStore(path)) as store:
+        assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
+        assert store.answer(Claim(LEADER, renewed)) == Claimed(renewed)
+    with closing(SqliteStore(path)) as store:
+        assert store.answer(Recall()) == Recalled(renewed, (FIRST,))
+
+
+def test_a_leadership_in_etcd_without_a_lease_is_renewed_with_one(etcd: Etcd) -> None:
+    renewed = Leadership(1, 1, 1, lease=300_000_000)
+    with closing(EtcdStore([EtcdEndpoint("127.0.0.1", etcd.port)], next(PREFIXES), timeout=PATIENCE)) as store:
+        plain = _to_json({"leader": 1, "renewal": 0, "term": 1})
+        puts = [_put(store._keys.leadership, plain), _put(store._keys.term, _to_json(1))]
+        store._client.transact({"success": puts}, only_reads=False)
+        assert store.answer(Recall()) == Recalled(LEADER, ())
+        assert store.answer(Claim(LEADER, renewed)) == Claimed(renewed)
+        assert store.answer(Recall()) == Recalled(renewed, ())
 
 
 def child(url: str, *arguments: str) -> subprocess.Popen[str]:

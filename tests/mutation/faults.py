@@ -323,4 +323,55 @@ FAULTS: Final = (
         new="late=release.late,",
         tests=("loopback/test_driver.py",),
     ),
+    Fault(
+        name="a read extends the lead",
+        rule="A lead counts from when the claim was sent that the store carried out (decision 67, Confirmed lead).",
+        file="nodes/coordinator/leadership.py",
+        old="self.until = sent_at + leadership.lease",
+        new="self.until = now + leadership.lease",
+        tests=(
+            "unit/nodes/test_leadership.py::test_a_claim_whose_answer_was_lost_counts_from_when_it_was_sent",
+            "simulation/test_leadership.py::test_a_refused_claim_and_a_read_extend_no_lead",
+        ),
+    ),
+    Fault(
+        name="a lease that ignores the store",
+        rule="The leader's lease is four times the 99th percentile of its requests (decision 68, Leader's lease).",
+        file="nodes/coordinator/leadership.py",
+        old="max(self._lease_min, min(STORE_CALLS_PER_LEASE * self.call_max, LEASE_MAX))",
+        new="self._lease_min",
+        tests=(
+            "unit/nodes/test_leadership.py::test_a_lease_is_as_long_as_several_requests_to_the_store",
+            "simulation/test_leadership.py::test_a_slow_store_stops_the_ring_once_and_then_no_more",
+        ),
+    ),
+    Fault(
+        name="an order from the longest branch",
+        rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
+        file="nodes/coordinator/lost_store.py",
+        old="key=lambda each: (branch(each), each.complete_through,",
+        new="key=lambda each: (each.complete_through, branch(each),",
+        tests=("unit/nodes/test_lost_store.py::test_the_furthest_site_of_the_latest_formation_is_the_keeper",),
+    ),
+    Fault(
+        name="lost numbers given again",
+        rule="A number that a site knows is not given a second time (decision 69, Lost formations).",
+        file="nodes/coordinator/lost_store.py",
+        old="return max(highest, recorded) + 1",
+        new="return recorded + 1",
+        tests=(
+            "unit/nodes/test_lost_store.py::test_a_number_is_above_all_that_any_site_may_know",
+            "simulation/test_lost_store.py::test_an_order_without_its_proof_goes_on_with_a_break",
+        ),
+    ),
+    Fault(
+        name="eightfold patience",
+        rule="Retries are raised to at most twice what the operator asked for (decision 73, Bounded patience).",
+        file="nodes/coordinator/reformation.py",
+        old="RETRIES_FACTOR_MAX: Final = 2",
+        new="RETRIES_FACTOR_MAX: Final = 8",
+        tests=(
+            "unit/nodes/test_primary_loop_reformation.py::test_patience_at_most_doubles_the_time_to_detect_a_crash",
+        ),
+    ),
 )

@@ -24,6 +24,7 @@ draws the jitter and loss of the links, and what a command leaves open: a node, 
     partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
     store unavailable at=1s for=400ms
+    store restored 4 at=1s                     to a backup from before the last four records
     retire 2 at=1s · admit 2 at=2s · resume at=3s
     run 4s
     seeds 1 2 3
@@ -414,6 +415,9 @@ class ClusterScenario(Observer):
                 self._add(int(action.arguments[0]), "starts")
             case "partition":
                 self._partition(action)
+            case "store" if action.arguments[0] == "restored":
+                cluster.store_access.store.restore(int(action.arguments[1]))
+                self._add("store", f"is restored to before the last {action.arguments[1]} records")
             case "store":
                 self._start_outage(action)
             case verb:

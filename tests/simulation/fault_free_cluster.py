@@ -6,7 +6,7 @@ from functools import partial
 from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
-from fairtape.ring.membership.topology import LoopTopology, Topology
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology
 from fairtape.simulation.clocks import SimulatedClock
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
@@ -34,13 +34,14 @@ def fault_free_cluster(
     loss: float = 0.0,
     request_sets: int = 1,
     tree_loss: float | None = None,
+    excess: Excess = Excess.CONTINUE,
 ) -> tuple[Cluster, ClusterCheckers]:
     """A cluster without faults, with its checkers."""
     tour = tuple(range(1, sites + 1))
     primary = LoopTopology(number=0, tour=tour, timing=TIMING, request_sets=request_sets)
     link_faults = LinkFaults(delay=3 * MILLISECOND, jitter=300_000, loss=loss)
     plan = ClusterPlan(
-        topology=Topology(loops=(primary, *loops), resilience=resilience),
+        topology=Topology(loops=(primary, *loops), resilience=resilience, excess=excess),
         reformers=(101, 102),
         sources=SOURCES,
         link_model=lambda _origin, _to: link_faults,

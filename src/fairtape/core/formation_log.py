@@ -8,16 +8,20 @@ renew its own for that long has stopped by itself. No two clocks are ever compar
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from fairtape.core.instants import Duration
 from fairtape.wire.frames import NodeId
+
+STORE_CALLS_PER_LEASE: Final = 4  # requests of the usual longest time within the lease of a leader
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Which reformation server leads. Every renewal within one term increments `renewal`."""
+    """Which reformation server leads. Every claim of one server has a larger `renewal`."""
 
     leader: NodeId
     term: int
     renewal: int
+    lease: Duration = 0  # how long the leader may act, from when it sent the claim; 0: as configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Append these entries, all or none, if their term is the current one and each number is the next of its loop."""
+    """Append these entries, all or none, if their term is the current one and their numbers increase in each loop.
+
+    Numbers may be skipped: after a restored backup, those that the store has lost are not given again.
+    """
 
     entries: tuple[LogEntry, ...]
 
@@ -79,7 +86,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class RecordRefused:
-    """The response to `Record`: another term, or a number that is not the next one. Nothing was written."""
+    """The response to `Record`: another term, or a number that is not above the last one. Nothing was written."""
 
     entries: tuple[LogEntry, ...]
 

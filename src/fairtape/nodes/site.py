@@ -450,6 +450,7 @@ class Site:
             proposal=proposal_digest(proposal) if proposal is not None else 0,
             journal=self._recovered.journal,
             deployment=self.config.deployment,
+            term=self._term,
         )
 
     def _number(self, loop: int) -> int:
@@ -560,7 +561,13 @@ class Site:
         )
 
     def _enter_first(self, formation: Formation, now: Instant) -> None:
-        """Enter the first formation since the site started, or since a rollback."""
+        """Enter the first formation since the site started, or since a rollback.
+
+        Not one before the last of the journal: the store has lost formations, and this site reports the one it knows.
+        """
+        if formation.number < self._recovered.number:
+            self._own_counts["outdated"] += 1
+            return
         if self._recovered.number < formation.number and self._recovered.token >= formation.first_token:
             self._roll_back(formation.first_token - 1, formation)
             return

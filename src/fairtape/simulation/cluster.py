@@ -62,11 +62,18 @@ SECRET: Final = b"a realm"
 class MemoryFormationStore:
     """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
 
-    __slots__ = ("leadership", "log")
+    __slots__ = ("_before", "history", "leadership", "log")
 
     def __init__(self) -> None:
         self.leadership: Leadership | None = None
         self.log: list[LogEntry] = []
+        self.history: list[LogEntry] = []  # all that was ever recorded, also what a restored backup does not have
+        self._before: list[tuple[Leadership | None, list[LogEntry]]] = []  # before each record: backups
+
+    def restore(self, records: int) -> None:
+        """Go back to a backup that was made before the last `records` records."""
+        self.leadership, self.log = self._before[-records]
+        del self._before[-records:]
 
     def answer(self, question: StoreRequest) -> StoreResponse:
         """Answer one request. Always available: outages are simulated by `SimulatedStoreAccess`."""
@@ -91,9 +98,11 @@ class MemoryFormationStore:
             numbers = [other.number for other in appended if other.loop == entry.loop]
             if self.leadership is None or entry.term != self.leadership.term:
                 return RecordRefused(entries)
-            if numbers and entry.number != numbers[-1] + 1:
+            if numbers and entry.number <= numbers[-1]:
                 return RecordRefused(entries)
             appended.append(entry)
+        self._before.append((self.leadership, self.log))
+        self.history += entries
         self.log = appended
         return Recorded(entries)
 

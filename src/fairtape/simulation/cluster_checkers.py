@@ -69,12 +69,12 @@ class ClusterCheckers(Checkers):
             self._crashed_at[node] = self._cluster.world.now
 
     def formations(self) -> list[Formation]:
-        """The fixed formation, or all that were recorded for the primary loop."""
-        log = self._cluster.store_access.store.log
-        for entry in log[self._decoded :]:
+        """The fixed formation, or all that were ever recorded for the primary loop."""
+        history = self._cluster.store_access.store.history
+        for entry in history[self._decoded :]:
             if entry.loop == 0:
                 self._formations.append(decode_formation(entry.formation))
-        self._decoded = len(log)
+        self._decoded = len(history)
         return self._formations
 
     def durations(self) -> Iterator[tuple[str, Duration]]:

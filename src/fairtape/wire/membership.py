@@ -27,7 +27,7 @@ from fairtape.wire.frames import (
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
 CHUNKS_MAX: Final = 1 << 20  # of one journal entry
 
-_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQ")
+_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQQ")
 _GRANT: Final = struct.Struct(">HQQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QBQ")
@@ -89,6 +89,7 @@ class SiteReport:
     proposal: int = 0  # the digest of the formation that it is prepared to enter; 0: none
     journal: int = 0  # the identity of its journal; 0: none
     deployment: int = 0  # the digest of the deployment file that it has read; 0: none
+    term: int = 0  # the highest of a reformation server that it has heard of; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
                 message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
                 message.asked_at, message.clock_bound, message.complete_through, message.sequence,
                 message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
-                message.proposal, message.journal, message.deployment,
+                message.proposal, message.journal, message.deployment, message.term,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(

@@ -181,6 +181,20 @@ def test_a_command_of_the_operator_is_recorded_in_the_store() -> None:
     assert successor.server.primary.retired == {2}
 
 
+def test_a_server_leads_in_a_later_term_than_any_site_knows() -> None:
+    """The store has lost a term. The server of that term may still lead.  Decision 69, Lost formations."""
+    served = Served(101, MemoryFormationStore())
+    served.run(NOW, NOW + 100 * MILLISECOND)
+    served.receive(report_of(1, term=7), NOW + 100 * MILLISECOND)
+    assert not served.server.leads(NOW + 100 * MILLISECOND)
+    served.run(NOW + 110 * MILLISECOND, NOW + 100 * MILLISECOND + LEASE)
+    assert not served.server.leads(NOW + 100 * MILLISECOND + LEASE)
+    served.run(NOW + 100 * MILLISECOND + LEASE, NOW + SECOND)
+    assert served.server.leads(NOW + SECOND)
+    assert served.store.leadership is not None
+    assert served.store.leadership.term == 8
+
+
 def test_noise_is_counted_and_changes_nothing() -> None:
     served = Served(101, MemoryFormationStore())
     served.server.receive(b"noise", NOW)

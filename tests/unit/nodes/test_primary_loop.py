@@ -80,6 +80,79 @@ def test_sites_with_a_history_and_a_store_without_one_begin_with_a_break() -> No
     assert (record(loop, NOW).number, loop.formation is not None and loop.formation.broken) == (4, True)
 
 
+def test_a_report_ahead_of_the_store_stops_all_sites_and_skips_the_lost_numbers() -> None:
+    """Decision 69, Lost formations."""
+    loop = led()
+    loop.receive_report(report_of(2, formation=5), NOW + 1)
+    assert loop.phase is Phase.FENCING
+    assert [message.formation for _, message in loop.outbox if isinstance(message, Fence)] == [3, 5, 3]
+    loop.outbox.clear()
+    loop.receive_report(report_of(1, formation=2), NOW + 2)
+    assert not any(isinstance(message, Grant | Install) for _, message in loop.outbox)
+    for site, formation in ((1, 3), (2, 5), (3, 5)):
+        loop.receive_report(
+            report_of(site, formation=formation, membership_state=MembershipState.FENCED, complete_through=30 - site),
+            NOW + 3,
+        )
+    following = record(loop, NOW + 3)
+    assert (following.number, following.keeper, following.broken) == (6, 2, True)
+    assert set(said(loop, Install)) == {1, 2, 3}
+
+
+def test_without_an_answer_it_waits_for_the_leases_of_the_lost_formation() -> None:
+    for number, waits in ((1, False), (2, True)):
+        loop = coordinator(formation_of(1, 2, 3))
+        loop.receive_report(report_of(1, formation=5, membership_state=MembershipState.FENCED), NOW)
+        loop.receive_report(report_of(2, formation=5, membership_state=MembershipState.FENCED), NOW)
+        state = MembershipState.MEMBER if number == 2 else MembershipState.NEWBORN
+        loop.receive_report(report_of(3, formation=5, membership_state=state), NOW)
+        assert (loop.phase is Phase.FENCING) == waits
+        loop.wake(NOW + FIRST_FORMATION_DELAY)
+        assert record(loop, NOW + FIRST_FORMATION_DELAY).broken
+
+
+def test_under_halt_a_lost_proof_needs_the_operator() -> None:
+    loop = led(excess=Excess.HALT)
+    for site in (1, 2, 3):
+        state = MembershipState.NEWBORN if site == 3 else MembershipState.FENCED
+        loop.receive_report(report_of(site, formation=5, membership_state=state), NOW)
+    assert loop.phase is Phase.HALTED
+    assert "the store has lost formations after 3" in loop.notices[-1]
+    loop.resume(NOW)
+    assert record(loop, NOW).broken
+    proven = led(excess=Excess.HALT)
+    for site in (1, 2, 3):
+        proven.receive_report(report_of(site, formation=5, membership_state=MembershipState.FENCED), NOW)
+    assert not record(proven, NOW).broken
+
+
+def test_leases_go_on_while_a_planned_change_is_recorded() -> None:
+    """However long the store takes.  Decision 68, Leader's lease."""
+    loop = led()
+    loop.retire(3, NOW)
+    (relief,) = {message.layout for _, message in loop.outbox if isinstance(message, Install)}
+    digest = proposal_digest(decode_formation(relief))
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, prepared=4, proposal=digest), NOW)
+    assert loop.phase is Phase.RECORDING
+    loop.outbox.clear()
+    loop.receive_report(report_of(1, prepared=4, proposal=digest), NOW + 1)
+    assert said(loop, Grant) == [1]
+
+
+def test_a_slow_store_delays_the_first_token_that_it_records() -> None:
+    for delay in (0, SECOND):
+        loop = led()
+        loop.recording_delay = delay
+        loop.receive_report(report_of(1, suspect=2, suspect_token=21), NOW)
+        for site in (1, 2, 3):
+            loop.receive_report(report_of(site, membership_state=MembershipState.FENCED), NOW)
+        following = record(loop, NOW)
+        later = max(delay - following.timing.reform_delay // 4, 0)
+        assert following.starts_at == NOW + TIMING.one_way_max + later
+    assert lead_time(TIMING, 0, SECOND) - lead_time(TIMING, 0) > SECOND * 9 // 10
+
+
 def test_a_member_that_reports_gets_a_lease() -> None:
     loop = led()
     loop.receive_report(report_of(2, asked_at=NOW - 7), NOW + 5)

@@ -1,5 +1,7 @@
 """What follows from the reports of the members: decision 21, Where a formation resumes, as functions of values."""
 
+from dataclasses import replace
+
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.nodes.coordinator.reformation import (
     RETRIES_FACTOR_MAX,
@@ -156,6 +158,13 @@ def test_a_needless_reformation_raises_retries_up_to_a_limit() -> None:
     assert loop.timing.retries_max == RETRIES_FACTOR_MAX * TIMING.retries_max
     failed = next_layout(formation_of(1, 2, 3), answered, answered, topology(1, 2, 3), retired=(), suspected=True)
     assert failed.timing.retries_max == TIMING.retries_max
+
+
+def test_patience_at_most_doubles_the_time_to_detect_a_crash() -> None:
+    """And the lease of a crashed member, for which its successors wait.  Decision 73, Bounded patience."""
+    patient = replace(TIMING, retries_max=RETRIES_FACTOR_MAX * TIMING.retries_max)
+    assert patient.reform_delay <= 2 * TIMING.reform_delay
+    assert patient.lease_period <= 2 * TIMING.lease_period
 
 
 def test_the_resilience_follows_the_members() -> None:

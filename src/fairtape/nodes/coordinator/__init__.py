@@ -1,6 +1,8 @@
 """The reformation server (X_R). Pure.
 
 server            leadership through the store, and the coordinators of all loops
+lost_store        where the order goes on when the store has lost formations
+leadership        the claims of a server, and how long it may lead
 primary_loop      the coordinator of the primary loop: watches, reforms, and changes formations
 planned_change    the next formation when nothing has failed
 pace              how fast the token passes, from how many releases are late

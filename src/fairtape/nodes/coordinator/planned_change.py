@@ -37,12 +37,13 @@ class PlannedChange:
     prepared_by: Instant  # deadline for all sites
 
 
-def lead_time(timing: Timing, failures: int = 0) -> Duration:
+def lead_time(timing: Timing, failures: int = 0, recording_delay: Duration = 0) -> Duration:
     """The time from a proposal to its first token: two rounds of messages, each of which may be lost, and the store.
 
     It doubles with each failure in a row, because sites or links are slower than they should be.
     """
-    return (6 * timing.retry_period << min(failures, FAILURES_MAX)) + STORE_DELAY
+    rounds = 6 * timing.retry_period << min(failures, FAILURES_MAX)
+    return rounds + STORE_DELAY // 2 + max(STORE_DELAY // 2, recording_delay)
 
 
 def plan_change(
@@ -53,6 +54,7 @@ def plan_change(
     retired: Collection[NodeId],
     quiet_since: Instant,
     failures: int,
+    recording_delay: Duration = 0,
     now: Instant,
     excluded: Collection[NodeId] = (),
     plan: int = 0,
@@ -61,7 +63,8 @@ def plan_change(
 ) -> PlannedChange | None:
     """The change from the present formation to what reports and operator request; None if there is none.
 
-    `pace` is the wanted one, and `pace_cause` the reason; without one, the pace stays.
+    `pace` is the wanted one, and `pace_cause` the reason; without one, the pace stays. The store may need
+    `recording_delay` to record it.
     """
     tour = topology.primary.tour
     absent = {*retired, *excluded}
@@ -79,7 +82,7 @@ def plan_change(
     layout = bypass(layout, leaving)
     layout = replace(with_roll(layout, reports), resilience=topology.resilience_of(layout.members), plan=plan)
     repaced = timing.token_period != present.timing.token_period
-    lead = max(lead_time(present.timing, failures), PACE_LEAD if repaced else 0)
+    lead = max(lead_time(present.timing, failures, recording_delay), PACE_LEAD if repaced else 0)
     highest_complete = max(reports[member].complete_through for member in present.members)
     tokens_ahead = (
         present.current(now + lead),
@@ -92,7 +95,7 @@ def plan_change(
     causes += [describe_change(present.timing, timing, pace_cause)] if repaced else []
     causes += ["another stripe plan comes into force"] * (plan != present.plan)
     cause = "; ".join(causes)
-    return PlannedChange(planned, proposal_digest(planned), cause, now + lead - STORE_DELAY // 2)
+    return PlannedChange(planned, proposal_digest(planned), cause, now + lead - max(STORE_DELAY // 2, recording_delay))
 
 
 def may_join(site: NodeId, present: Formation, reports: Mapping[NodeId, SiteReport]) -> bool:

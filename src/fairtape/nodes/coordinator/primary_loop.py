@@ -11,16 +11,18 @@ Sources are not involved: they cannot cause a reformation.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
-from fairtape.core.timing import Timing
+from fairtape.core.timing import RETRIES_MAX, Timing
 from fairtape.nodes.coordinator.exclusion import Exclusions
+from fairtape.nodes.coordinator.lost_store import is_complete, is_lost, keeper_of, next_number
 from fairtape.nodes.coordinator.pace import PaceControl, describe_change
 from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, PlannedChange, lead_time, plan_change
 from fairtape.nodes.coordinator.reformation import (
+    RETRIES_FACTOR_MAX,
     accused_member,
     commits_may_be_missing,
     highest_complete,
@@ -98,6 +100,7 @@ class PrimaryLoopCoordinator:
         self.retired: set[NodeId] = set()
         self.plan = 0  # the stripe plan that the operator ordered
         self.term = 0
+        self.recording_delay: Duration = 0  # how long the store may take to record a formation
         self._me = me
         self._stripe = stripe
         self._clock_bound = clock_bound
@@ -107,6 +110,8 @@ class PrimaryLoopCoordinator:
         self._began_at: Instant = 0
         self._silent: tuple[NodeId, ...] = ()
         self._resumed = False  # the operator ordered to continue after a halt
+        self._led_since: Instant = 0
+        self._recovers = False  # the store has lost formations that sites know
         self._suspected = False  # the current reformation began because a member was suspected
         self._needless_at: Instant = -NEVER  # when a reformation found last that no site had failed
         self._accused_at: Instant | None = None  # when a member of the present formation was accused first
@@ -131,13 +136,14 @@ class PrimaryLoopCoordinator:
         self._exclusions.clear()
         self._pace.lead()
         self._adopt(formation, now)
-        self._began_at = now
+        self._began_at = self._led_since = now
         if formation is None:
             self.phase = Phase.EMPTY
 
     def _adopt(self, formation: Formation | None, now: Instant) -> None:
         self.formation = formation
         self.phase = Phase.STEADY
+        self._recovers = False
         self._planned = None
         self._accused_at = None
         self._quiet_since = now
@@ -157,7 +163,9 @@ class PrimaryLoopCoordinator:
             if lost_journal(known.report, report):
                 known.lost_journal = report.formation
             known.report, known.received_at = report, now
-        if self.formation is not None:
+        if self.phase is not Phase.RECORDING and not self._recovers and is_lost(report, self.formation):
+            self._begin_recovery(report, now)
+        if self.formation is not None and not self._recovers:
             self._respond(report, now)
         self.wake(now)
 
@@ -168,8 +176,10 @@ class PrimaryLoopCoordinator:
         if report.membership_state is MembershipState.NEWBORN or report.formation < formation.number:
             self._send_limited(report.sender, self._install(formation, final=True), now)
             return
-        if report.formation > formation.number or self.phase not in (Phase.STEADY, Phase.PLANNING):
+        if report.formation > formation.number:
             return
+        if self.phase not in (Phase.STEADY, Phase.PLANNING) and self._planned is None:
+            return  # while a planned change is recorded the ring goes on, however long that takes
         if report.membership_state in (MembershipState.MEMBER, MembershipState.OBSERVER):
             self._grant(report, formation, now)
 
@@ -220,7 +230,10 @@ class PrimaryLoopCoordinator:
             case Phase.PLANNING:
                 self._await_prepared(now)
             case Phase.FENCING | Phase.HALTED:
-                self._collect(now)
+                if self._recovers:
+                    self._recover(now)
+                else:
+                    self._collect(now)
             case Phase.RECORDING:
                 pass
 
@@ -238,23 +251,81 @@ class PrimaryLoopCoordinator:
             self._repeat_at = now + self.loop.timing.report_period
             return
         self._resumed = False
-        reports = [self.known[site].report for site in present]
-        keeper = max(reports, key=lambda each: each.complete_through)
-        layout = Formation(
+        self._cause = "the first formation"
+        self._silent = ()
+        layout = self._layout_of(present)
+        keeper = self.known[present[0]].report
+        self._propose_after(layout, 1, keeper, now, broken=False, resilience_before=layout.resilience)
+
+    def _layout_of(self, members: Collection[NodeId]) -> Formation:
+        """A formation of these members with the timing of the topology."""
+        return Formation(
             number=1,
-            members=tuple(present),
+            members=tuple(members),
             timing=self.loop.timing,
             starts_at=0,
-            resilience=self.topology.resilience_of(present),
+            resilience=self.topology.resilience_of(tuple(members)),
             timed=self.topology.timed,
             request_sets=self.loop.request_sets,
         )
-        # Sites with a history and a store without one: the store was lost, and with it the proof of the last formation.
-        number = max(each.formation for each in reports) + 1
-        self._cause = "the first formation" if number == 1 else "the store has lost its formations"
+
+    # A store that has lost formations (decision 69, Lost formations).
+
+    def _begin_recovery(self, report: SiteReport, now: Instant) -> None:
+        recorded = self.formation.number if self.formation is not None else 0
+        self._recovers = True
+        self.phase = Phase.FENCING
+        self._planned = None
+        self._cause = f"the store has lost formations after {recorded}"
+        self._began_at = self._repeat_at = now
+        self.notices.append(f"{self._cause}: site {report.sender} is in formation {report.formation}")
+
+    def _recover(self, now: Instant) -> None:
+        """Stop all sites, and continue from what the members of the latest formation hold.
+
+        Who they were is lost. So a site that does not answer is waited for as long as any lease of an earlier leader
+        may last, and for as long as the first formation waits.
+        """
+        reports = {site: known.report for site, known in self.known.items()}
+        if self._repeat_at <= now:
+            for site, report in reports.items():
+                if report.membership_state in (MembershipState.MEMBER, MembershipState.OBSERVER):
+                    self.outbox.append((site, Fence(self._stripe, report.formation, self._me, 0, self.term)))
+            self._repeat_at = now + self.loop.timing.retry_period
+        everyone = all(site in reports for site in self._homes if site not in self.retired)
+        acting = any(each.membership_state is MembershipState.MEMBER for each in reports.values())
+        if (acting or not everyone) and now < self._old_leases_end_at():
+            return
+        present = [site for site in self.loop.tour if site in reports and site not in self.retired]
+        if not present:
+            return
+        complete = is_complete(reports, self.topology)
+        obstacle = self._obstacle_to_recovery(present, complete=complete)
+        if obstacle is not None and not self._resumed:
+            self._halt(f"halted: {obstacle}", ())
+            return
+        self._resumed = False
         self._silent = ()
-        losses = layout.resilience if number == 1 else 0
-        self._propose_after(layout, number, keeper, now, broken=number > 1, resilience_before=losses)
+        recorded = self.formation.number if self.formation is not None else 0
+        number = next_number(recorded, reports.values(), everyone=everyone)
+        plan = self.plan or (self.formation.plan if self.formation is not None else 0)
+        layout = replace(self._layout_of(present), plan=plan)
+        keeper = keeper_of([reports[site] for site in self.loop.tour if site in reports])
+        self._propose_after(layout, number, keeper, now, broken=not complete)
+
+    def _old_leases_end_at(self) -> Instant:
+        """When all leases have ended that an earlier leader may have granted in a formation that is lost."""
+        timing = self.loop.timing
+        longest = replace(timing, retries_max=min(RETRIES_FACTOR_MAX * timing.retries_max, RETRIES_MAX))
+        leases = [*self._leases.values(), self._led_since + longest.lease_period + lease_margin(longest)]
+        return max(*leases, self._led_since + FIRST_FORMATION_DELAY)
+
+    def _obstacle_to_recovery(self, present: Collection[NodeId], *, complete: bool) -> str | None:
+        """Why the order may not go on without the operator."""
+        if self.topology.excess is Excess.HALT and not complete:
+            return f"{self._cause}, and with them the proof that nothing is lost"
+        least, resilience = self.topology.least_resilience, self.topology.resilience_of(tuple(present))
+        return None if resilience >= least else f"K would be {resilience}, and must be at least {least}"
 
     # Watching.
 
@@ -501,13 +572,15 @@ class PrimaryLoopCoordinator:
         broken: bool,
         resilience_before: int = 0,
     ) -> None:
+        # A ring that begins late makes up for it. A store that is slow for its Δ_R must not use it up.
+        recording_delay = max(self.recording_delay - layout.timing.reform_delay // 4, 0)
         following = follow(
             layout,
             number=number,
             after=keeper.complete_through,
             sequence=keeper.sequence,
             keeper=keeper.sender,
-            starts_at=now + layout.timing.one_way_max,
+            starts_at=now + layout.timing.one_way_max + recording_delay,
             broken=broken,
             resilience_before=resilience_before,
         )
@@ -547,6 +620,7 @@ class PrimaryLoopCoordinator:
             excluded=self._exclusions.among(self.known, now),
             quiet_since=self._quiet_since,
             failures=self._planning_failures,
+            recording_delay=2 * self.recording_delay,  # what caused it may have to be recorded, too
             now=now,
             plan=self.plan,
             pace=self._pace.wanted(formation.timing, now),
@@ -561,7 +635,7 @@ class PrimaryLoopCoordinator:
 
     def _pauses_after_failure(self, formation: Formation, now: Instant) -> bool:
         """Whether the last planned change failed so recently that the next one must wait."""
-        pause = 4 * lead_time(formation.timing, self._planning_failures)
+        pause = 4 * lead_time(formation.timing, self._planning_failures, 2 * self.recording_delay)
         return self._planning_failures > 0 and 0 <= now - self._planning_failed_at < pause
 
     def _all_confirmed(self, formation: Formation) -> bool:

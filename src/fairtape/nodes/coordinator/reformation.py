@@ -17,7 +17,7 @@ from fairtape.ring.membership.topology import Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 
-RETRIES_FACTOR_MAX: Final = 8  # retry adaptation raises retries to at most this multiple of the topology's
+RETRIES_FACTOR_MAX: Final = 2  # retries are raised to at most this multiple (decision 73, Bounded patience)
 
 
 def highest_complete(reports: Collection[SiteReport]) -> int:

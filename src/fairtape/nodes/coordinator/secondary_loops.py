@@ -8,6 +8,7 @@ formation is recorded and installed. The primary loop is not affected. TRMP 2001
 from collections.abc import Callable, Collection
 
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.nodes.coordinator.lost_store import NUMBERS_SKIPPED
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.nodes.coordinator.primary_loop import DECISIONS_MAX, FIRST_FORMATION_DELAY, FormationDecision, SiteView
 from fairtape.ring.membership.formation import Formation
@@ -41,11 +42,13 @@ class SecondaryLoopCoordinator:
         self._changed_at: Instant = 0
         self._repeat_at: Instant = NEVER
         self._look_at: Instant = 0
+        self._lost_through = 0  # the highest number that a site knows; above the latest one the store has lost it
 
     def lead(self, formation: Formation | None, term: int, now: Instant) -> None:
         self.term = term
         self.formation = formation
         self.proposal = None
+        self._lost_through = 0
         self.known.clear()
         self._leading_since = self._changed_at = self._repeat_at = now
 
@@ -55,6 +58,7 @@ class SecondaryLoopCoordinator:
             self.known[report.sender] = SiteView(report, now)
         else:
             known.report, known.received_at = report, now
+        self._lost_through = max(self._lost_through, report.formation)
         if self.formation is not None and report.formation < self.formation.number:
             self.outbox.append((report.sender, self._install(self.formation)))
         self.wake(now)
@@ -115,6 +119,8 @@ class SecondaryLoopCoordinator:
             self._propose(wanted, self._difference(formation, [junction, *wanted]), now)
         elif suspicion is not None:
             self._propose(wanted, f"site {suspicion} did not pass the token on", now)
+        elif self._lost_through > formation.number:
+            self._propose(wanted, "the store has lost formations", now)
 
     def _stays(self, member: NodeId, formation: Formation, now: Instant) -> bool:
         known = self.known.get(member)
@@ -166,8 +172,10 @@ class SecondaryLoopCoordinator:
             return  # a site has not reported since this server leads
         through = max((known.report.complete_through for known in self.known.values()), default=0)
         base = self.formation
+        recorded = base.number if base is not None else 0
+        lost = self._lost_through > recorded
         self.proposal = Formation(
-            number=base.number + 1 if base is not None else 1,
+            number=self._lost_through + NUMBERS_SKIPPED if lost else recorded + 1,
             members=(junction, *sites),
             roll=tuple(roll),
             timing=self.loop.timing,

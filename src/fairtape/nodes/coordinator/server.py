@@ -1,10 +1,10 @@
 """The reformation server (X_R): leads or is a standby, and coordinates all loops of a stripe while it leads.
 
 There are several servers, and one leads (decision 27, Leadership). They communicate only through the store, by
-compare-and-set: the leader increments a renewal count; a standby that has seen the same count for longer than a lease
-takes over with the next term. The leader's lease starts when it sent the request, the standby's wait when it saw the
-count, so two servers never act at the same time, whatever their clocks show. A new leader waits for the leases that the
-last one granted.
+compare-and-set: the leader renews its claim; a standby that has seen the same claim for longer than its lease takes
+over with the next term. The leader's lease starts when it sent the claim, the standby's wait when it saw it, so two
+servers never act at the same time, whatever their clocks show. A new leader waits for the leases that the last one
+granted.
 
 The set of retired sites is kept in the log beside the formations, so that it survives the leader. It is numbered like
 the formations of a loop, under a loop number that no loop has.
@@ -29,15 +29,17 @@ from fairtape.core.formation_log import (
     Recorded,
     StoreRequest,
     StoreResponse,
+    Unavailable,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.nodes.coordinator.leadership import Lead
 from fairtape.nodes.coordinator.primary_loop import PrimaryLoopCoordinator
 from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Topology
-from fairtape.wire.frames import Malformed, NodeId, kind_of
+from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId, kind_of
 from fairtape.wire.membership import (
     HistoryChunk,
     OperatorCommand,
@@ -49,7 +51,6 @@ from fairtape.wire.membership import (
 from fairtape.wire.seals import Keys
 
 RETIRED_SITES_LOG: Final = LOOPS_MAX  # the loop number of the set of retired sites
-RENEWALS: Final = 5  # within one lease
 _VERSION: Final = b"\1"
 
 
@@ -99,7 +100,7 @@ class ReformerConfig:
     me: NodeId
     operator: NodeId  # whose commands it executes
     stripe: int = 0
-    leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one renewal
+    leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one renewal, at least
 
 
 _COUNTER_NAMES: Final[Mapping[type, str]] = MappingProxyType(
@@ -121,7 +122,6 @@ class Reformer:
     ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
-        self.leadership: Leadership | None = None  # as last read from the store
         self.primary = PrimaryLoopCoordinator(topology, me=config.me, stripe=config.stripe, clock_bound=clock_bound)
         self.secondary = {
             loop.number: SecondaryLoopCoordinator(
@@ -137,12 +137,12 @@ class Reformer:
         self._clock_error_max = topology.primary.timing.clock_error_max
         self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
         self._effects: list[Effect] = []
-        self._seen_at: Instant = born_at  # since when the leadership is unchanged
-        self._term = 0  # of this server while it leads; 0 otherwise
-        self._claimed_at: Instant = 0
-        self._lead_until: Instant = 0
+        self._lead = Lead(config.me, lease_min=config.leader_lease, born_at=born_at)
         self._ask_at: Instant = born_at  # when to read or renew the leadership
         self._asked: StoreRequest | None = None  # the pending request: one at a time
+        self._asked_at: Instant = 0
+        self._renewed = False  # by the last request
+        self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
 
@@ -173,8 +173,8 @@ class Reformer:
         earliest = NEVER
         if self._asked is None:
             earliest = min(self._ask_at, self._pause_until) if self._waiting else self._ask_at
-        if self._term:
-            earliest = min(earliest, self._lead_until, self.primary.deadline())
+        if self._lead.term:
+            earliest = min(earliest, self._lead.until, self.primary.deadline())
             for coordinator in self.secondary.values():
                 earliest = min(earliest, coordinator.deadline())
         return None if earliest == NEVER else earliest
@@ -188,10 +188,10 @@ class Reformer:
 
         A clock that was set back must not delay the check of the leadership.
         """
-        if self._doubts_clock and self._term:
-            self._step_down("its clock error is too large")
-        self._ask_at = min(self._ask_at, now + self.config.leader_lease // RENEWALS)
-        self._pause_until = min(self._pause_until, now + self.config.leader_lease // RENEWALS)
+        if self._doubts_clock and self._lead.term:
+            self._step_down("its clock error is too large", now)
+        self._ask_at = min(self._ask_at, now + self._lead.renewal_period)
+        self._pause_until = min(self._pause_until, now + self._lead.renewal_period)
 
     @property
     def _doubts_clock(self) -> bool:
@@ -204,9 +204,14 @@ class Reformer:
         known = self.primary.known.get(site)
         return known.report.incarnation if known is not None else None
 
+    @property
+    def leadership(self) -> Leadership | None:
+        """As the store showed it last."""
+        return self._lead.shown
+
     def leads(self, now: Instant) -> bool:
         """Whether this server leads now."""
-        return self._term > 0 and now < self._lead_until
+        return self._lead.leads(now)
 
     # The store.
 
@@ -214,78 +219,74 @@ class Reformer:
         """The response of the store to the pending request."""
         self._check_clock(now)
         question, self._asked = self._asked, None
+        self._renewed = isinstance(question, Claim)
+        if not isinstance(answer, Unavailable):
+            self._lead.measure(now - self._asked_at)
+            self.primary.recording_delay = 2 * self._lead.call_max  # a renewal may come first
         match answer:
             case Recalled():
                 self._recalled(answer, now)
             case Claimed():
-                self._claimed(answer, now)
+                self._show(answer.leadership, now)
             case Recorded():
                 self._recorded(answer.entries, now)
             case _:  # refused, or no response: read the store again
                 self.counts["store_trouble"] += 1
-                self._pause_until = now + self.config.leader_lease // RENEWALS
+                self._pause_until = now + self._lead.renewal_period
                 if isinstance(question, Record):
                     self._waiting.appendleft(Recall())
         self._flush(now)
 
-    def _ask(self, question: StoreRequest) -> None:
-        self._asked = question
+    def _ask(self, question: StoreRequest, now: Instant) -> None:
+        self._asked, self._asked_at = question, now
         self._effects.append(QueryStore(question))
 
     def _check_leadership(self, now: Instant) -> None:
-        if self._term and now >= self._lead_until:
-            self._step_down("its lease has expired")
-        if self._asked is not None or self._ask_at > now:
-            return
-        self._ask_at = now + self.config.leader_lease // RENEWALS
+        if self._lead.term and now >= self._lead.until:
+            self._step_down("its lease has expired", now)
+        if self._asked is None and self._ask_at <= now:
+            self._ask_at = now + self._lead.renewal_period
+            self._ask(self._next_question(now), now)
+
+    def _next_question(self, now: Instant) -> StoreRequest:
+        """Renew the lead, take over, or read the store."""
+        lead = self._lead
         if self._doubts_clock:
-            self._seen_at = now
-            self._ask(Recall())
-            return
-        self._claimed_at = now
-        mine = self.leadership
-        if self._term and mine is not None:
-            self._ask(Claim(mine, Leadership(self.config.me, self._term, mine.renewal + 1)))
-        elif mine is not None and now - self._seen_at > self.config.leader_lease + self.config.leader_lease // 4:
-            self._ask(Claim(mine, Leadership(self.config.me, mine.term + 1, 0)))
-        else:
-            self._ask(Recall())
+            lead.forget_claims(now)
+            return Recall()
+        if lead.term:
+            return lead.renew(now)
+        if lead.may_begin(now) or not lead.may_take_over(now):
+            return Recall()
+        return lead.take_over(now, term_min=self._known_term + 1)
 
-    def _note_leadership(self, leadership: Leadership | None, now: Instant) -> None:
-        if leadership != self.leadership:
-            self.leadership, self._seen_at = leadership, now
-        if self._term and (leadership is None or (leadership.leader, leadership.term) != (self.config.me, self._term)):
-            self._step_down("another server leads")
+    def _show(self, leadership: Leadership | None, now: Instant) -> None:
+        """What the store shows may end the lead, or let this server go on at once."""
+        lead = self._lead
+        lead.show(leadership, now)
+        if lead.term and (not lead.until or leadership is None or leadership.term != lead.term):
+            self._step_down("another server leads", now)
+        self._hurry(now)
 
-    def _claimed(self, answer: Claimed, now: Instant) -> None:
-        self._note_leadership(answer.leadership, now)
-        leadership = answer.leadership
-        if leadership is None or leadership.leader != self.config.me:
-            return
-        if self._term == leadership.term:
-            self._lead_until = self._claimed_at + self.config.leader_lease
-        elif self._claimed_at and not self._doubts_clock:
-            self._waiting.append(Recall())  # the formations, now that no other server can change them
+    def _hurry(self, now: Instant) -> None:
+        """A server that may take over, or begin to lead, does not wait."""
+        if not self._lead.term and not self._doubts_clock and self._lead.may_take_over(now):
+            self._ask_at = now
 
     def _recalled(self, answer: Recalled, now: Instant) -> None:
-        self._note_leadership(answer.leadership, now)
-        leadership = answer.leadership
+        self._show(answer.leadership, now)
         if self._doubts_clock:
             return
-        if leadership is None:
-            self._claimed_at = now
-            self._waiting.append(Claim(None, Leadership(self.config.me, 1, 0)))
-            return
-        if leadership.leader != self.config.me:
-            return
-        if self._term == leadership.term:
+        if self._lead.term:
             self._compare(answer.latest, now)
-        elif leadership.renewal == 0 and now < self._claimed_at + self.config.leader_lease:
-            self._lead(leadership.term, answer.latest, now)
+        elif self._lead.may_begin(now):
+            self._begin(answer.latest, now)
 
-    def _lead(self, term: int, latest: tuple[LogEntry, ...], now: Instant) -> None:
-        self._term = term
-        self._lead_until = self._claimed_at + self.config.leader_lease
+    def _begin(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
+        """Lead: these are the formations, now that no other server can change them."""
+        self._lead.begin()
+        self._ask_at = self._lead.renew_at
+        term = self._lead.term
         entries = {entry.loop: entry for entry in latest}
         self._retired_sites.recall(entries.pop(RETIRED_SITES_LOG, None))
         formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
@@ -294,10 +295,11 @@ class Reformer:
             coordinator.lead(formations.get(loop), term, now)
         self._effects.append(Notice(f"reformation server {self.config.me} leads, term {term}"))
 
-    def _step_down(self, why: str) -> None:
-        self._term = 0
+    def _step_down(self, why: str, now: Instant) -> None:
+        self._lead.end()
         self._waiting.clear()
         self._effects.append(Notice(f"reformation server {self.config.me} no longer leads: {why}"))
+        self._hurry(now)
 
     def _compare(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
         """After a request without a response: a proposal is in the log, or will be recorded again."""
@@ -328,8 +330,12 @@ class Reformer:
             self._effects += [Notice(text) for text in coordinator.notices]
             coordinator.outbox.clear()
             coordinator.notices.clear()
-        if self._waiting and self._asked is None and now >= self._pause_until:
-            self._ask(self._waiting.popleft())
+        if self._waiting and self._asked is None and now >= self._pause_until and not self._renews_first(now):
+            self._ask(self._waiting.popleft(), now)
+
+    def _renews_first(self, now: Instant) -> bool:
+        """A renewal that is due comes before other requests; but each second request may be another one."""
+        return self._ask_at <= now and not self._renewed
 
     def _join_loops(self, now: Instant) -> None:
         """Pass the members of each loop to the coordinators of the loops below it."""
@@ -347,8 +353,8 @@ class Reformer:
         if any(isinstance(question, Record) for question in self._waiting):
             return
         proposals = [each.proposal for each in self._coordinators() if each.proposal is not None]
-        entries = [LogEntry(each.loop, each.number, self._term, encode_formation(each)) for each in proposals]
-        retired = self._retired_sites.proposal(self._term)
+        entries = [LogEntry(each.loop, each.number, self._lead.term, encode_formation(each)) for each in proposals]
+        retired = self._retired_sites.proposal(self._lead.term)
         if retired is not None:
             entries.insert(0, retired)
         if entries:
@@ -381,10 +387,22 @@ class Reformer:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
+        if report.term > self._lead.term:
+            self._give_way(report, now)
+            return
         if report.loop == 0:
             self.primary.receive_report(report, now)
         elif report.loop in self.secondary:
             self.secondary[report.loop].receive_report(report, now)
+
+    def _give_way(self, report: SiteReport, now: Instant) -> None:
+        """A site obeys a later term, which the store has lost (decision 69, Lost formations): lead in a later one.
+
+        The leader of that term may still be leading, so this server waits like any other.
+        """
+        self._known_term = max(self._known_term, min(report.term, NUMBER_MAX - 1))
+        self._lead.forget_claims(now)
+        self._step_down(f"site {report.sender} knows term {report.term}", now)
 
     def _execute(self, command: OperatorCommand, now: Instant) -> None:
         if command.sender != self.config.operator:

@@ -43,7 +43,7 @@ from fairtape.storage.formation_stores.etcd_http import (
     Json,
     Unreachable,
 )
-from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_continue
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_increase
 
 RECORD_TRIES_MAX: Final = 8  # another attempt means that another server wrote in the meantime
 
@@ -91,9 +91,9 @@ class EtcdStore:
     def _claim(self, claim: Claim) -> Claimed:
         keys = self._keys
         transaction = {
-            "compare": [_compare(keys.leadership, _to_json(asdict(claim.expected)) if claim.expected else None)],
+            "compare": [_compare(keys.leadership, _leadership_json(claim.expected) if claim.expected else None)],
             "success": [
-                _put(keys.leadership, _to_json(asdict(claim.wanted))),
+                _put(keys.leadership, _leadership_json(claim.wanted)),
                 _put(keys.term, _to_json(claim.wanted.term)),
             ],
             "failure": keys.read_requests(),
@@ -185,7 +185,7 @@ class _State:
         leadership = self.leadership
         if any(leadership is None or entry.term != leadership.term for entry in entries):
             return False
-        return numbers_continue(entries, {entry.loop: entry.number for entry in self.latest})
+        return numbers_increase(entries, {entry.loop: entry.number for entry in self.latest})
 
 
 def _compare(key: str, value: bytes | None) -> Json:
@@ -210,6 +210,12 @@ def _succeeded(answer: Json) -> bool:
 
 def _entry_json(entry: LogEntry) -> Json:
     return asdict(entry) | {"formation": _to_base64(entry.formation)}
+
+
+def _leadership_json(leadership: Leadership) -> bytes:
+    """Without a lease where none is stated, as an older release wrote it: a Claim compares bytes."""
+    plain = asdict(leadership)
+    return _to_json(plain if leadership.lease else {name: plain[name] for name in plain if name != "lease"})
 
 
 def _to_json(value: object) -> bytes:

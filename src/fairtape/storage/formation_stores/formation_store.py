@@ -21,14 +21,14 @@ class FormationStore(Protocol):
         """Close the file or the connections. No request may follow."""
 
 
-def numbers_continue(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool:
-    """Whether each entry has the next number of its loop, given the last number of every loop in the log.
+def numbers_increase(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool:
+    """Whether each entry has a number above the last of its loop, given the last number of every loop in the log.
 
-    A loop that is not in the log may begin with any number, so that a ring can continue with an empty store.
+    Numbers may be skipped, so that a ring can continue with an empty store, or one that was restored from a backup.
     """
     last = dict(numbers)
     for entry in entries:
-        if last.get(entry.loop, entry.number - 1) != entry.number - 1:
+        if entry.number <= last.get(entry.loop, entry.number - 1):
             return False
         last[entry.loop] = entry.number
     return True

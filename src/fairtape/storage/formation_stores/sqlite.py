@@ -28,22 +28,25 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_continue
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_increase
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
-VERSION: Final = 1
+VERSION: Final = 2
 
 _OPEN_RETRY_DELAY: Final = 0.01  # seconds
+_ADD_LEASE: Final = "ALTER TABLE leadership ADD COLUMN lease INTEGER NOT NULL DEFAULT 0"
 _TABLES: Final = (
     "CREATE TABLE leadership (row INTEGER PRIMARY KEY CHECK (row = 0), leader INTEGER, term INTEGER, renewal INTEGER)",
+    _ADD_LEASE,
     "CREATE TABLE log (loop INTEGER, number INTEGER, term INTEGER, formation BLOB, PRIMARY KEY (loop, number))",
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
+_FROM_VERSION_1: Final = (_ADD_LEASE, f"PRAGMA user_version = {VERSION}")
 # With a single max(), SQLite guarantees that the other columns come from the row with the maximum.
 _LATEST: Final = "SELECT loop, max(number), term, formation FROM log GROUP BY loop ORDER BY loop"
-_LEADERSHIP: Final = "SELECT leader, term, renewal FROM leadership"
-_CLAIM: Final = "INSERT OR REPLACE INTO leadership VALUES (0, ?, ?, ?)"
+_LEADERSHIP: Final = "SELECT leader, term, renewal, lease FROM leadership"
+_CLAIM: Final = "INSERT OR REPLACE INTO leadership VALUES (0, ?, ?, ?, ?)"
 _APPEND: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
 
 
@@ -80,7 +83,7 @@ class SqliteStore:
             if present != claim.expected:
                 return Claimed(present)
             wanted = claim.wanted
-            self._connection.execute(_CLAIM, (wanted.leader, wanted.term, wanted.renewal))
+            self._connection.execute(_CLAIM, (wanted.leader, wanted.term, wanted.renewal, wanted.lease))
         return Claimed(wanted)
 
     def _record(self, record: Record) -> Recorded | RecordRefused:
@@ -90,7 +93,7 @@ class SqliteStore:
             if any(present is None or entry.term != present.term for entry in entries):
                 return RecordRefused(entries)
             numbers = {loop: number for loop, number, _, _ in self._connection.execute(_LATEST)}
-            if not numbers_continue(entries, numbers):
+            if not numbers_increase(entries, numbers):
                 return RecordRefused(entries)
             rows = [(entry.loop, entry.number, entry.term, entry.formation) for entry in entries]
             self._connection.executemany(_APPEND, rows)
@@ -157,7 +160,7 @@ def _set_pragmas(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _init_schema(connection: sqlite3.Connection, path: Path) -> None:
-    """Create the tables in a new file; check the application id and the version of an old one."""
+    """Create the tables in a new file; check the application id of an old one, and bring it to the present version."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
         for statement in _TABLES:
             connection.execute(statement)
@@ -166,7 +169,10 @@ def _init_schema(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
         raise UserError(f"store is 'sqlite:{path}', a database of another program; name another file")
-    if version != VERSION:
+    if version == 1:
+        for statement in _FROM_VERSION_1:
+            connection.execute(statement)
+    elif version != VERSION:
         raise UserError(f"store is 'sqlite:{path}', of version {version}; expected {VERSION}, so use its own fairtape")
 
 
