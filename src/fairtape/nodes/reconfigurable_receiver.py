@@ -106,6 +106,14 @@ class ReconfigurableReceiver(Receiver):
         return self._fenced
 
     @property
+    def suspect(self) -> tuple[NodeId, int] | None:
+        """The site that does not acknowledge, and its token, before a failure is declared (decision 72, Suspicion)."""
+        token = self._recoveries.suspected_at
+        if token is None or not self.active or self._releases.clock_untrusted:
+            return None
+        return self._formations.holder(token), token
+
+    @property
     def stranded(self) -> bool:
         """Whether the ring cannot repair what is missing here: it must come from another site's journal."""
         behind = self.complete_through < max(self.fixed_through, self._unrecovered_token)

@@ -1,8 +1,8 @@
-"""The ring of nine cities in virtual time: how long it stands still after a crash, and how often it reforms needlessly.
+"""The ring of nine cities in virtual time: how long a crash stops it, and how often it reforms needlessly.
 
-The `wan` profile with K = 1, and links with the delays between real cities and their loss. A *failover* has steady load;
-the site whose turn is next crashes. A *quiet* ring has no failure at all, so each of its reformations is false: a loss
-was mistaken for a failure.
+The `wan` profile with K = 1, and links with the delays between real cities and their loss. In a *failover* the site
+whose turn is next crashes under steady load. A *quiet* ring has no failure at all, so each of its reformations is
+false: a loss was mistaken for a failure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +28,9 @@ RESILIENCE: Final = 1
 LOAD_PERIOD: Final = 20 * MILLISECOND
 WARM_UP: Final = 20 * SECOND
 AFTERMATH: Final = 15 * SECOND
+EVENTS_MAX: Final = 1_000_000_000  # of a quiet ring
+QUIET_LOAD_PERIOD: Final = 200 * MILLISECOND
+MINUTES_PER_HOUR: Final = 60
 SLICE: Final = 60 * SECOND  # of a quiet ring between two looks at its progress
 
 
@@ -102,9 +105,7 @@ def fail_over(*, loss: float, seed: int) -> CityFailover:
     world.observers += [checkers, watch]
     cluster.start()
     until = EPOCH + WARM_UP + AFTERMATH
-    for number, at in enumerate(range(EPOCH + 2 * SECOND, until, LOAD_PERIOD)):
-        source = SOURCES[number % len(SOURCES)]
-        world.at(at, partial(cluster.publish, source, [f"message {number}".encode()]))
+    _publish(cluster, EPOCH + 2 * SECOND, until, LOAD_PERIOD)
     world.run(EPOCH + WARM_UP + seed * 37 * MILLISECOND % (2 * SECOND))
     formation = checkers.formations()[-1]
     crashed_at = world.now
@@ -139,21 +140,28 @@ class QuietHours:
         return len(self.causes) / self.hours
 
 
-def false_reformations(*, loss: float, hours: float, seed: int) -> Iterator[QuietHours]:
+def false_reformations(*, loss: float, minutes: int, seed: int) -> Iterator[QuietHours]:
     """Run a ring in which nothing fails, and yield what happened so far after each simulated minute."""
     cluster = nine_cities(loss=loss, seed=seed)
+    cluster.world.turns_max = EVENTS_MAX
     cluster.start()
     cluster.run(WARM_UP)
     causes: list[str] = []
     known = _latest(cluster)
-    for minute in range(1, max(round(hours * 60), 1) + 1):
+    for minute in range(1, minutes + 1):
+        _publish(cluster, cluster.world.now, cluster.world.now + SLICE, QUIET_LOAD_PERIOD)
         cluster.run(SLICE)
-        for server in REFORMERS:
-            for decision in cluster.reformer(server).primary.decisions:
-                if decision.formation.number > known and decision.formation.first_sequence:
-                    causes.append(decision.cause)
+        decisions = [each for server in REFORMERS for each in cluster.reformer(server).primary.decisions]
+        causes += [each.cause for each in decisions if each.formation.number > known and each.formation.first_sequence]
         known = max(known, _latest(cluster))
-        yield QuietHours(hours=minute / 60, causes=tuple(causes))
+        yield QuietHours(hours=minute / MINUTES_PER_HOUR, causes=tuple(causes))
+
+
+def _publish(cluster: Cluster, begins_at: Instant, until: Instant, period: Duration) -> None:
+    """The sources publish in turns."""
+    for number, at in enumerate(range(begins_at, until, period)):
+        source = SOURCES[number % len(SOURCES)]
+        cluster.world.at(at, partial(cluster.publish, source, [f"message {number}".encode()]))
 
 
 def _latest(cluster: Cluster) -> int:
