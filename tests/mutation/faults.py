@@ -19,6 +19,33 @@ class Fault:
 
 FAULTS: Final = (
     Fault(
+        name="one suspicion is enough",
+        rule="A suspicion counts when most members share it (decision 72, Suspicion).",
+        file="nodes/coordinator/reformation.py",
+        old="if count >= ACCUSERS_MIN and 2 * count > len(formation.members) - 1:",
+        new="if count:",
+        tests=(
+            "unit/nodes/test_primary_loop.py::test_the_suspicion_of_one_member_is_no_failure_and_that_of_most_is",
+            "unit/nodes/test_primary_loop_reformation.py",
+        ),
+    ),
+    Fault(
+        name="a suspicion before any request",
+        rule="Waits that passed before a request was possible raise no suspicion (decision 72, Suspicion).",
+        file="ring/receiver/recovery.py",
+        old="waited = now - recovery.began_at >= timing.suspect_retries * timing.retry_period",
+        new="waited = True",
+        tests=("unit/ring/test_recovery.py",),
+    ),
+    Fault(
+        name="a lease as long as patience",
+        rule="More retries make no longer leases (decision 72, Suspicion).",
+        file="core/timing.py",
+        old="return self.suspect_delay",
+        new="return self.reform_delay",
+        tests=("unit/core/test_timing.py",),
+    ),
+    Fault(
         name="one request too many",
         rule="A receiver asks again while it has made fewer than `retries_max` requests (decision 2, Retry guard).",
         file="ring/receiver/recovery_tables.py",
@@ -267,7 +294,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="a skipped formation is trusted",
-        rule="A site that has skipped a formation takes nothing into the order before it is confirmed (decision 23).",
+        rule="A site that has skipped a formation orders nothing before it is confirmed (decision 23, Positions).",
         file="nodes/membership_tables.py",
         old="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED,",
         new="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               VERIFIED,",

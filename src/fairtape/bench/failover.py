@@ -3,6 +3,9 @@
 Runs a deployment with the default settings of `fairtape init`: three sites and two reformation servers, each a process.
 One source publishes beside each surviving site. The token site is killed with SIGKILL and restarted; then all journals
 are compared. A site that does not rejoin in time is reported as such, together with all other results.
+
+The nine cities are the deployment of `fairtape demo`: the `wan` profile, and links with the delays between the cities
+and 1 % loss. There the site with the next turn is killed: no other one stops the ring sooner.
 """
 
 import tempfile
@@ -10,26 +13,41 @@ from pathlib import Path
 from typing import Any, Final
 
 from fairtape.bench.results import Step
+from fairtape.core.cities import CITIES
 from fairtape.core.instants import SECOND
 from fairtape.deployment.lock_file import folder_lock
 from fairtape.deployment.operations.draft import Draft, create_deployment
-from fairtape.deployment.operations.drills import TOKEN_SITE, DrillPlan, DrillTarget, Fault, run_drill
+from fairtape.deployment.operations.drills import NEXT_SITE, TOKEN_SITE, DrillPlan, DrillTarget, Fault, run_drill
 from fairtape.deployment.process.local_cluster import LocalCluster
 
 SITES: Final = 3
 RATE: Final = 1_000.0  # messages per second of each survivor
 STALL_MAX: Final = 0.3  # seconds: the goal
+CITIES_RATE: Final = 100.0  # messages per second of each source, where the sites are in nine cities
+CITIES_SENDERS: Final = 3
+CITIES_LOSS: Final = 0.01
+CITIES_STALL_MAX: Final = 1.5  # seconds: the goal
+CITIES_DOWN_PERIOD: Final = 8 * SECOND  # longer than the others need to go on
 DOWN_PERIOD: Final = 2 * SECOND
 ANCHORS: Final = {"Spread 5.0.1": 3.0, "Corosync 3.1.7": 8.0, "JGroups 5.6": 2.0, "NATS JetStream R3": 6.3}
 """Seconds of silence after SIGKILL of a node with default settings, measured on a 2-core virtual machine."""
 
 
-def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]:
+def measure_failover(*, rounds: int, profile: str, cities: bool, step: Step) -> dict[str, Any]:
     """Run one drill per round, each in a new deployment; the worst of each metric."""
+    draft = city_draft() if cities else Draft(loops=(SITES,), profile=profile)
+    senders, rate = (CITIES_SENDERS, CITIES_RATE) if cities else (SITES - 1, RATE)
+    plan = DrillPlan(
+        fault=Fault.KILL,
+        victims=(NEXT_SITE if cities else TOKEN_SITE,),
+        period=CITIES_DOWN_PERIOD if cities else DOWN_PERIOD,
+        rate=senders * rate,
+        senders=senders,
+    )
     drills = []
     for number in range(1, rounds + 1):
         step(f"round {number} of {rounds}")
-        drills.append(_round(profile))
+        drills.append(_round(draft, plan))
     stalls = [drill["stall_s"] for drill in drills]
     return {
         "stall_s": max(stalls),
@@ -45,11 +63,12 @@ def measure_failover(*, rounds: int, profile: str, step: Step) -> dict[str, Any]
         "whole_s": [drill["whole_s"] for drill in drills],  # null: not before the traffic ended
         "breaks": sum(drill["breaks"] for drill in drills),
         "published": sum(drill["published"] for drill in drills),
-        "sites": SITES,
-        "profile": profile,
-        "rate_per_survivor": RATE,
+        "sites": draft.sites,
+        "profile": draft.profile,
+        "senders": senders,
+        "rate_per_sender": rate,
         "rounds": rounds,
-        "stall_s_promised": STALL_MAX,
+        "stall_s_promised": CITIES_STALL_MAX if cities else STALL_MAX,
         "anchors_s": ANCHORS,
         "details": drills,
     }
@@ -60,18 +79,16 @@ def is_sound(results: dict[str, Any]) -> bool:
     return results["one_order"] and results["rejoined"] and not results["lost"] and not results["pending"]
 
 
-def _round(profile: str) -> dict[str, Any]:
-    survivors = SITES - 1
+def city_draft() -> Draft:
+    """Nine sites on five continents in one token loop."""
+    names = tuple(each.name for each in CITIES)
+    return Draft(loops=(len(names),), profile="wan", cities=names, loss=CITIES_LOSS, sources=CITIES_SENDERS)
+
+
+def _round(draft: Draft, plan: DrillPlan) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="fairtape-failover-", ignore_cleanup_errors=True) as scratch:
-        deployment = create_deployment(Path(scratch) / "deployment", Draft(loops=(SITES,), profile=profile))
+        deployment = create_deployment(Path(scratch) / "deployment", draft)
         target = DrillTarget(deployment)
-        plan = DrillPlan(
-            fault=Fault.KILL,
-            victims=(TOKEN_SITE,),
-            period=DOWN_PERIOD,
-            rate=survivors * RATE,
-            senders=survivors,
-        )
         with folder_lock(deployment.folder):
             target.cluster = LocalCluster(deployment)
             try:

@@ -347,25 +347,29 @@ def sources(ctx: click.Context, *, counts: tuple[int, ...], seconds: float, roun
 
 @bench.command()
 @click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="Kills, each in a new ring.")
-@click.option(
-    "--profile", type=click.Choice(list(PROFILES)), default="lan", show_default=True, help="Timing of the deployment."
-)
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="Timing of the deployment.  [default: lan]")
+@click.option("--cities", is_flag=True, help="Nine sites in nine cities, with their delays and 1 % loss.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.pass_context
-def failover(ctx: click.Context, *, rounds: int, profile: str, as_json: bool) -> None:
+def failover(ctx: click.Context, *, rounds: int, profile: str | None, cities: bool, as_json: bool) -> None:
     """Time without deliveries after a site is killed.
 
     Runs a deployment of `fairtape init` with three sites and two reformation servers, each a process. Beside each
     surviving site a source publishes 1,000 messages per second. The token site is killed with SIGKILL and restarted two
     seconds later.
 
+    With --cities nine sites are in nine cities, as in `fairtape demo`. Three sources publish 100 messages per second
+    each, and the site whose turn is next is killed.
+
     The results are the worst of all rounds. The exit code is 1 if a message was lost or never acknowledged, if the
     sites hold different orders, or if the killed site did not rejoin in time.
     """
     from fairtape.bench.failover import is_sound, measure_failover
 
+    if cities and profile is not None:
+        raise UserError(f"--profile is {profile!r}, and --cities has the profile wan; leave one of them out")
     with steps(quiet=as_json) as step:
-        results = measure_failover(rounds=rounds, profile=profile, step=step)
+        results = measure_failover(rounds=rounds, profile=profile or "lan", cities=cities, step=step)
     click.echo(json.dumps(results) if as_json else _failover_table(results))
     ctx.exit(0 if is_sound(results) else EXIT_BROKEN)
 

@@ -323,7 +323,7 @@ PIPE_WIDTH: Final = 160  # characters, if standard output is no terminal
 
 @click.group()
 def audit() -> None:
-    """Measure fairness: which region wins simultaneous bids."""
+    """Measure promises: which region wins simultaneous bids, and how often a sound ring reforms."""
 
 
 @audit.command()
@@ -380,6 +380,41 @@ def entry(
     else:
         _show_entry(paths, cities)
     ctx.exit(0 if fair else EXIT_BROKEN)
+
+
+@audit.command()
+@click.option("--loss", type=click.FloatRange(0, 0.2), default=0.01, show_default=True, help="Loss of every link.")
+@click.option("--hours", type=click.FloatRange(0.1, 1_000), default=1.0, show_default=True, help="Simulated hours.")
+@click.option("--seed", default=1, show_default=True, help="Draws jitter and losses.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def reformations(*, loss: float, hours: float, seed: int, as_json: bool) -> None:
+    """Count the reformations of a ring in which nothing fails.
+
+    Nine sites are in nine cities, with the delays and losses between them, and sources publish. No site fails, so each
+    reformation is false: losses were mistaken for a failure.
+    """
+    from rich.progress import TaskProgressColumn
+
+    from fairtape.simulation.nine_cities import MINUTES_PER_HOUR, false_reformations
+
+    check_within("--seed", seed, 0, SEED_MAX)
+    minutes = round(hours * MINUTES_PER_HOUR)
+    quiet_hours = false_reformations(loss=loss, minutes=minutes, seed=seed)
+    *_, result = with_progress(quiet_hours, "minutes", minutes, completed=TaskProgressColumn(), quiet=as_json)
+    if as_json:
+        fields = {
+            "hours": result.hours,
+            "loss": loss,
+            "seed": seed,
+            "false_reformations": len(result.causes),
+            "per_hour": result.per_hour,
+            "causes": list(result.causes),
+        }
+        click.echo(json.dumps(fields))
+        return
+    click.echo(f"{len(result.causes)} false reformations in {result.hours:g} hours at {loss:.1%} loss")
+    for cause in result.causes:
+        click.echo(f"  {cause}")
 
 
 def _show_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> None:

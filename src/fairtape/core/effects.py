@@ -173,6 +173,10 @@ class Reason(Enum):
     MESSAGES_SILENT = "messages it acknowledged could not be recovered"
     TOKEN_REFUSED = "the token was passed to it and never taken up"  # noqa: S105 - a token of the ring
     BREACH = "it broke the protocol"
+    ACK_OVERDUE = "its acknowledgment is overdue"  # a suspicion: nothing is declared yet
+
+
+REASONS: Final = tuple(Reason)  # on the wire a reason is its index in this tuple, plus 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
 
 RETRIES_MAX: Final = 10_000
 PERIOD_MAX: Final = 3_600 * SECOND
+SUSPECT_RETRIES_MIN: Final = 2  # requests that go unanswered: one may be lost
+SUSPECT_DELAY_MIN: Final = 900 * MILLISECOND  # a process that does not run for a moment is not suspected
 
 
 class BadTiming(ValueError):
@@ -46,12 +48,24 @@ class Timing:
         return recoveries * self.retries_max * self.retry_period + self.one_way_max
 
     @property
-    def lease_period(self) -> Duration:
-        """How long a site may act on one grant of a reformation server: as long as it takes to detect its failure.
+    def suspect_retries(self) -> int:
+        """How many requests for Ack(e) go unanswered until a receiver suspects its site (decision 72, Suspicion)."""
+        periods = -(-(SUSPECT_DELAY_MIN - self.one_way_max) // self.retry_period)
+        return min(max(periods, SUSPECT_RETRIES_MIN), self.retries_max)
 
-        So the lease of a failed member has ended once the others detect the failure, and nothing waits for it.
+    @property
+    def suspect_delay(self) -> Duration:
+        """From t_e until a receiver suspects the site whose acknowledgment it awaits: at most Δ_R."""
+        return self.suspect_retries * self.retry_period + self.one_way_max
+
+    @property
+    def lease_period(self) -> Duration:
+        """How long a site may act on one grant of a reformation server: as long as it takes to suspect it.
+
+        So the lease of a failed member has ended once the others report it, and nothing waits for it. More retries
+        make no longer leases.
         """
-        return self.reform_delay
+        return self.suspect_delay
 
     @property
     def report_period(self) -> Duration:

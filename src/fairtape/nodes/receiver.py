@@ -282,6 +282,14 @@ class Receiver:
         return self._ordering.complete_through
 
     @property
+    def suspect(self) -> tuple[NodeId, int] | None:
+        """The site that does not acknowledge, and its token, before a failure is declared (decision 72, Suspicion)."""
+        token = self._recoveries.suspected_at
+        if token is None or not self.membership.active or self._releases.clock_untrusted:
+            return None
+        return self._formations.holder(token), token
+
+    @property
     def slowest_member(self) -> tuple[NodeId, SiteLoad] | None:
         """The other member that slows the sources, by what it reports of itself; None: no one does."""
         return self._loads.slowest(self._formations.latest.timing.token_period)

@@ -13,6 +13,7 @@ from typing import Final
 
 from fairtape.core.effects import (
     LOOP_CHANNEL,
+    REASONS,
     Deliver,
     Effect,
     Fetch,
@@ -59,7 +60,6 @@ from fairtape.wire.membership import (
 )
 from fairtape.wire.seals import Keys
 
-REASONS: Final = tuple(Reason)  # on the wire a reason is its index in this tuple, plus 1
 REPORTS_MAX: Final = 16  # pending requests for a lease
 UNRELEASED_READ_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 
@@ -84,6 +84,8 @@ def suspicion(receiver: Receiver | None, loops: "LoopMemberships", loop: int) ->
     if not loop and receiver is not None and receiver.reforming is not None:
         report = receiver.reforming
         suspected = report.suspect, report.token, report.reason
+    elif not loop and receiver is not None and receiver.suspect is not None:
+        suspected = *receiver.suspect, Reason.ACK_OVERDUE
     if suspected is None:
         return 0, 0, 0
     site, token, reason = suspected
@@ -227,6 +229,7 @@ class Site:
         self._report_at: Instant = born_at
         self._report_period: Duration = 0  # from the last report to `_report_at`
         self._reported: Report | None = None  # the failure in the last report
+        self._suspected: tuple[NodeId, int] | None = None  # the suspicion in the last report
         self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
         self._read_unreleased(born_at)
 
@@ -647,6 +650,8 @@ class Site:
             return
         if receiver.reforming is not self._reported:
             self._reported, self._report_at = receiver.reforming, now
+        if receiver.suspect != self._suspected:
+            self._suspected, self._report_at = receiver.suspect, now
         self._catch_up_client.follow(receiver, now)
 
     def _serve_history(self, request: CatchUp) -> None:

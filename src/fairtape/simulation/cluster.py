@@ -239,11 +239,15 @@ class Cluster:
         assert isinstance(machine, Source)
         return machine
 
+    def reformer(self, node: NodeId) -> Reformer:
+        machine = self.world.machine(node)
+        assert isinstance(machine, Reformer)
+        return machine
+
     def leader(self) -> Reformer | None:
         """The reformation server that is the leader now."""
         for node in self.plan.reformers:
-            machine = self.world.machine(node)
-            assert isinstance(machine, Reformer)
+            machine = self.reformer(node)
             if self.world.is_up(node) and machine.leads(self.world.clock(node).read(self.world.now)):
                 return machine
         return None

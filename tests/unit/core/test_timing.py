@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairtape.core.instants import MILLISECOND
-from fairtape.core.timing import PERIOD_MAX, PROFILES, RETRIES_MAX, BadTiming, Timing, profile
+from fairtape.core.timing import (
+    PERIOD_MAX,
+    PROFILES,
+    RETRIES_MAX,
+    SUSPECT_DELAY_MIN,
+    BadTiming,
+    Timing,
+    profile,
+)
 
 LAN = PROFILES["lan"]
 PERIODS = ("retry_period", "token_period", "commit_delay")
@@ -30,6 +38,20 @@ def test_a_receiver_is_complete_or_reforming_within_n_and_a_half_retries(timing:
     counts = 1 if timing.merged else 2
     halves = (2 * counts * timing.retries_max + 1) * timing.retry_period
     assert timing.reform_delay == halves // 2
+
+
+@given(timings)
+def test_a_lease_ends_when_the_others_suspect_and_more_retries_make_it_no_longer(timing: Timing) -> None:
+    """Decision 72, Suspicion; decision 24, Leases."""
+    assert timing.lease_period == timing.suspect_delay <= timing.reform_delay
+    patient = replace(timing, retries_max=min(8 * timing.retries_max, RETRIES_MAX))
+    enough = max(SUSPECT_DELAY_MIN + timing.retry_period, 3 * timing.retry_period)
+    assert timing.lease_period <= patient.lease_period <= max(timing.lease_period, enough)
+
+
+def test_the_profiles_suspect_after_a_second_at_most() -> None:
+    delays = {name: PROFILES[name].suspect_delay for name in PROFILES}
+    assert delays == {"lan": LAN.reform_delay, "metro": 905 * MILLISECOND, "wan": 900 * MILLISECOND}
 
 
 @given(timings)

@@ -6,6 +6,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.exclusion import FIRST_WAIT
 from fairtape.nodes.coordinator.planned_change import lead_time
 from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, Phase, PrimaryLoopCoordinator
+from fairtape.nodes.coordinator.reformation import SUSPICION
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, proposal_digest
 from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
@@ -417,3 +418,25 @@ def test_a_member_that_lost_its_memory_causes_a_reformation() -> None:
     loop = led()
     loop.receive_report(report_of(2, membership_state=MembershipState.RESTARTED), NOW)
     assert "site 2 was restarted" in loop.notices[-1]
+
+
+def test_the_suspicion_of_one_member_is_no_failure_and_that_of_most_is() -> None:
+    """Decision 72, Suspicion: no one has declared a failure yet."""
+    loop = led()
+    suspects = report_of(2, suspect=1, suspect_token=21, reason=SUSPICION)
+    phases = []
+    for report in (suspects, report_of(2), replace(suspects, sender=3), suspects):  # withdrawn in between
+        loop.receive_report(report, NOW)
+        phases.append(loop.phase)
+    assert phases == [*3 * [Phase.STEADY], Phase.FENCING]
+
+
+def test_a_member_that_was_silent_for_a_lease_is_not_waited_for_once_the_others_have_answered() -> None:
+    loop = led()
+    for site in (2, 3):
+        loop.receive_report(report_of(site), NOW + LEASE // 2)
+    loop.wake(NOW + LEASE)
+    assert loop.phase is Phase.FENCING
+    for site in (2, 3):
+        loop.receive_report(report_of(site, membership_state=MembershipState.FENCED), NOW + LEASE + MILLISECOND)
+    assert record(loop, NOW + LEASE + MILLISECOND).members == (2, 3)

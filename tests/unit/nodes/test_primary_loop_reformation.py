@@ -5,15 +5,20 @@ from dataclasses import replace
 from fairtape.nodes.coordinator.planned_change import LAG_MAX
 from fairtape.nodes.coordinator.reformation import (
     RETRIES_FACTOR_MAX,
+    SUSPICION,
     accused_member,
     commits_may_be_missing,
+    has_declared,
     next_layout,
     survivable_after,
+    suspected_member,
 )
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 from unit.ring.loop_values import TIMING, formation_of, report_of
+
+SUSPECTS_1: dict[str, object] = {"suspect": 1, "suspect_token": 21, "reason": SUSPICION}
 
 
 def topology(*tour: NodeId, resilience: int = 1, remedy: Remedy = Remedy.BYPASS) -> Topology:
@@ -65,6 +70,15 @@ def test_the_member_that_most_accuse_is_bypassed_and_not_the_one_that_it_accuses
     layout = next_layout(loop, answered, answered, topology(1, 2, 3, 4, 5), retired=(), suspected=True, accused=accused)
     assert layout.members == (1, 2, 4, 5)
     assert layout.timing == loop.timing
+
+
+def test_a_member_is_suspected_by_more_than_half_of_the_others_and_by_two_at_least() -> None:
+    """Decision 72, Suspicion."""
+    for members, suspecting, enough in (((1, 2, 3, 4, 5), 2, False), ((1, 2, 3, 4, 5), 3, True), ((1, 2), 1, False)):
+        reports = [report_of(site, **(SUSPECTS_1 if site - 1 in range(1, suspecting + 1) else {})) for site in members]
+        assert (suspected_member(formation_of(*members), reports) == 1) is enough
+    assert not has_declared(report_of(2, **SUSPECTS_1))
+    assert has_declared(report_of(2, suspect=1, suspect_token=21, reason=1))
 
 
 def test_one_accusation_proves_nothing_until_it_is_repeated() -> None:

@@ -133,3 +133,46 @@ def test_the_observer_sees_every_step_with_its_retries() -> None:
         (4, State.AWAIT_REQUESTED_ACK, Event.ACK, State.AWAIT_REQUESTED_MESSAGES, 2),
         (4, State.AWAIT_REQUESTED_MESSAGES, Event.MESSAGES, State.COMPLETE, 2),
     ]
+
+
+PATIENT = replace(TIMING, retries_max=100)  # suspects long before it declares a failure
+UNANSWERED = PATIENT.suspect_retries
+
+
+def suspected(working: Recoveries) -> int | None:
+    return working.suspected_at
+
+
+def unanswered(working: Recoveries, waits: int) -> None:
+    for wait in range(1, waits + 1):
+        working.wake(T_E + wait * T_R)
+
+
+def test_a_site_is_suspected_after_enough_requests_without_an_answer() -> None:
+    """Decision 72, Suspicion: long before the last request, and not any more once the acknowledgment comes."""
+    working = Recoveries(timing=PATIENT, timed=True, tokens=HeldTokens())
+    working.overdue(1, T_E, T_E)
+    unanswered(working, UNANSWERED - 1)
+    assert suspected(working) is None
+    unanswered(working, UNANSWERED)
+    assert suspected(working) == 1
+    working.acknowledged(1, T_E + UNANSWERED * T_R + 1)
+    assert suspected(working) is None
+
+
+def test_waits_that_passed_before_a_request_was_possible_raise_no_suspicion() -> None:
+    """Behind its schedule a ring counts them towards the deadline: no site was asked in them."""
+    working = Recoveries(timing=PATIENT, timed=True, tokens=HeldTokens())
+    working.overdue(1, T_E - 20 * T_R, T_E)
+    assert suspected(working) is None
+    unanswered(working, UNANSWERED)
+    assert suspected(working) == 1
+
+
+def test_what_a_stopped_receiver_suspected_stays_and_what_is_in_the_order_does_not() -> None:
+    for stops in (True, False):
+        working = Recoveries(timing=PATIENT, timed=True, tokens=HeldTokens())
+        working.overdue(1, T_E, T_E)
+        unanswered(working, UNANSWERED)
+        working.stop() if stops else working.forget_through(1)
+        assert suspected(working) == (1 if stops else None)

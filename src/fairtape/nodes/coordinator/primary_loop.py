@@ -25,10 +25,12 @@ from fairtape.nodes.coordinator.reformation import (
     RETRIES_FACTOR_MAX,
     accused_member,
     commits_may_be_missing,
+    has_declared,
     highest_complete,
     next_layout,
     survivable,
     survivable_after,
+    suspected_member,
 )
 from fairtape.nodes.coordinator.roll import lost_journal, with_roll
 from fairtape.ring.membership.formation import Formation
@@ -342,7 +344,13 @@ class PrimaryLoopCoordinator:
 
     def _reason_to_reform(self, formation: Formation, now: Instant) -> str | None:
         reasons = (self._failure_of(member, formation, now) for member in formation.members)
-        return next((reason for reason in reasons if reason is not None), None)
+        return next((reason for reason in reasons if reason is not None), self._common_suspicion(formation))
+
+    def _common_suspicion(self, formation: Formation) -> str | None:
+        """Several members suspect one: that is enough before any of them has declared a failure."""
+        reports = [self.known[member].report for member in formation.members if member in self.known]
+        suspect = suspected_member(formation, [each for each in reports if each.formation == formation.number])
+        return None if suspect is None else f"most members suspect site {suspect}"
 
     def _failure_of(self, member: NodeId, formation: Formation, now: Instant) -> str | None:
         """What a member reports, or does not report, that needs a reformation."""
@@ -353,7 +361,7 @@ class PrimaryLoopCoordinator:
         report = known.report
         if report.membership_state is MembershipState.NEWBORN and not lease_ended:
             return None  # it is being sent the formation, and will report what it lost
-        if report.suspect_token and not self._awaits_accusations(formation, now):
+        if has_declared(report) and not self._awaits_accusations(formation, now):
             return f"site {member} reports site {report.suspect} at token {report.suspect_token}"
         if report.membership_state is MembershipState.FENCED:
             return f"site {member} is fenced"
@@ -437,9 +445,17 @@ class PrimaryLoopCoordinator:
                 )
                 self.outbox.append((member, message))
             self._repeat_at = now + formation.timing.retry_period
-        waited = now >= self._began_at + formation.timing.retry_period + formation.timing.one_way_max
-        if not unheard or (waited and all(self._leases.get(member, 0) <= now for member in unheard)):
+        if not any(self._may_still_answer(member, formation, now) for member in unheard):
             self._decide(formation, answered, now)
+
+    def _may_still_answer(self, member: NodeId, formation: Formation, now: Instant) -> bool:
+        """Whether to wait for a member: while its lease lasts, and for a fence and its answer if it was heard since."""
+        if self._leases.get(member, 0) > now:
+            return True
+        known, timing = self.known.get(member), formation.timing
+        if now >= self._began_at + timing.retry_period + timing.one_way_max:
+            return False
+        return known is None or now - known.received_at < timing.lease_period
 
     def _answered(self, formation: Formation) -> dict[NodeId, SiteReport]:
         """Members that have stopped in this formation and report what they hold, from memory or from their journal."""
@@ -677,12 +693,12 @@ class PrimaryLoopCoordinator:
         for member in present.members:
             report = self.known[member].report
             if (
-                report.suspect_token
+                has_declared(report)
                 or report.membership_state is not MembershipState.MEMBER
                 or self._leases.get(member, 0) <= now
             ):
                 return f"site {member} failed while a formation was prepared"
-        return None
+        return self._common_suspicion(present)
 
     # The operator.
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from fairtape.core.effects import REASONS, Reason
 from fairtape.core.timing import Timing
 from fairtape.nodes.coordinator.pace import slower
 from fairtape.nodes.coordinator.planned_change import LAG_MAX, may_leave
@@ -18,6 +19,8 @@ from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipRequest, MembershipState, SiteReport
 
 RETRIES_FACTOR_MAX: Final = 2  # retries are raised to at most this multiple (decision 73, Bounded patience)
+ACCUSERS_MIN: Final = 2  # one alone may be the site that does not receive
+SUSPICION: Final = REASONS.index(Reason.ACK_OVERDUE) + 1
 
 
 def highest_complete(reports: Collection[SiteReport]) -> int:
@@ -52,6 +55,24 @@ def survivable_after(formation: Formation, answered: Collection[SiteReport], gon
     settled = max((each.settled_through for each in answered), default=0) >= formation.first_token
     losses = formation.resilience if settled else min(formation.resilience, formation.resilience_before)
     return max(losses - gone, 0)
+
+
+def has_declared(report: SiteReport) -> bool:
+    """Whether a site has declared a failure. One that only suspects still works."""
+    return report.suspect_token > 0 and report.reason != SUSPICION
+
+
+def suspected_member(formation: Formation, reports: Collection[SiteReport]) -> NodeId | None:
+    """The member that more than half of the others, and at least two, suspect or accuse (decision 72, Suspicion)."""
+    suspects = Counter(
+        report.suspect
+        for report in reports
+        if report.suspect_token and report.suspect != report.sender and report.suspect in formation.members
+    )
+    for suspect, count in suspects.most_common(1):
+        if count >= ACCUSERS_MIN and 2 * count > len(formation.members) - 1:
+            return suspect
+    return None
 
 
 def accused_member(formation: Formation, answered: Mapping[NodeId, SiteReport], *, repeated: bool) -> NodeId | None:

@@ -34,11 +34,13 @@ class Recovery:
     """The extended finite state machine of one acknowledgment at one receiver."""
 
     __slots__ = (
-        "_asks_from", "_recoveries", "ack_retries", "expires_at", "message_retries", "retries_max", "state", "token",
+        "_asks_from", "_recoveries", "ack_retries", "began_at", "expires_at", "message_retries", "retries_max",
+        "state", "token",
     )  # fmt: skip
 
-    def __init__(self, token: int, recoveries: "Recoveries") -> None:
+    def __init__(self, token: int, recoveries: "Recoveries", began_at: Instant = 0) -> None:
         self.token = token
+        self.began_at = began_at
         self.state: IntEnum = State.AWAIT_ACK
         self.ack_retries = 0
         self.message_retries = 0
@@ -100,6 +102,7 @@ class Recoveries:
             FIGURE_2 if not timed else FIGURE_3_MERGED if timing.merged else FIGURE_3_SEPARATE
         )
         self.running: dict[int, Recovery] = {}  # neither complete nor reforming
+        self.suspected_at: int | None = None  # the token whose site does not answer (decision 72, Suspicion)
         self._observe = observe
         self._collected: dict[int, Recovery] = {}
         self._held_back: dict[int, tuple[Instant, Recovery]] = {}  # until when other sites request
@@ -117,7 +120,7 @@ class Recoveries:
         """All parts of Ack(token) are held. Returns whether that completes the token."""
         if token not in self.running and self._observe is None and self.tokens.holds_messages(token):
             return True  # the usual path, AWAIT_ACK, TEST_MESSAGES, COMPLETE, without running the table
-        return self._fire(self._recovery(token), Event.ACK, now)
+        return self._fire(self._recovery(token, now), Event.ACK, now)
 
     def overdue(self, token: int, since: Instant, now: Instant) -> None:
         """TRMP: Ack(token) is overdue since `since`. Waits that have passed since then count as made.
@@ -125,16 +128,17 @@ class Recoveries:
         The request is collected from now on: a site that could not run first reads what has arrived meanwhile.
         """
         asks_at = self._ask_at
-        recovery, instant = self._recovery(token), min(since, now)  # a running recovery has an expiry
+        recovery, instant = self._recovery(token, now), min(since, now)  # a running recovery has an expiry
         while recovery.running and instant <= now:
             self._fire(recovery, Event.TIMEOUT, instant)
             instant = recovery.expires_at
+        self._suspect(recovery, now)
         if self._ask_at < asks_at:
             self._ask_at = min(asks_at, now + self.timing.request_delay)
 
     def overtaken(self, token: int, now: Instant) -> None:
         """RMP: Ack(token) is missing, because a later one was received."""
-        self._fire(self._recovery(token), Event.LATER_ACK, now)
+        self._fire(self._recovery(token, now), Event.LATER_ACK, now)
 
     def messages_arrived(self, now: Instant) -> list[int]:
         """Blocks were received. Returns the tokens that they complete."""
@@ -145,6 +149,7 @@ class Recoveries:
         """End every wait that has expired."""
         for recovery in [r for r in self.running.values() if r.expires_at <= now]:
             self._fire(recovery, Event.TIMEOUT, now)
+            self._suspect(recovery, now)
 
     def deadline(self) -> Instant:
         """When the next wait ends or collected requests are due."""
@@ -192,24 +197,38 @@ class Recoveries:
         for table in tables:
             for passed in [known for known in table if known <= token]:
                 del table[passed]
+        if self.suspected_at is not None and self.suspected_at <= token:
+            self.suspected_at = None
 
     def stop(self) -> None:
-        """Drop all recoveries and requests."""
+        """Drop all recoveries and requests. What was suspected by then stays."""
         self.running.clear()
         self._collected.clear()
         self._held_back.clear()
         self._ask_at = NEVER
 
-    def _recovery(self, token: int) -> Recovery:
+    def _recovery(self, token: int, now: Instant) -> Recovery:
         recovery = self.running.get(token)
         if recovery is None:
-            recovery = self.running[token] = Recovery(token, self)
+            recovery = self.running[token] = Recovery(token, self, now)
         return recovery
+
+    def _suspect(self, recovery: Recovery, now: Instant) -> None:
+        """Suspect the site of a token whose Ack was requested in vain for long enough.
+
+        Only requests that were possible count: waits that passed before this recovery began do not.
+        """
+        timing = self.timing
+        waited = now - recovery.began_at >= timing.suspect_retries * timing.retry_period
+        if waited and recovery.state is State.AWAIT_REQUESTED_ACK and recovery.ack_retries > timing.suspect_retries:
+            self.suspected_at = recovery.token
 
     def _fire(self, recovery: Recovery, event: Event, now: Instant) -> bool:
         self.now = now
         before = recovery.state
         moved = self._table.fire(recovery, event)
+        if recovery.token == self.suspected_at and recovery.state is not State.AWAIT_REQUESTED_ACK:
+            self.suspected_at = None
         if moved and self._observe is not None:
             self._observe(recovery.token, before, event, recovery.state, recovery.retries)
         if recovery.running:
