@@ -267,7 +267,7 @@ FAULTS: Final = (
     ),
     Fault(
         name="a skipped formation is trusted",
-        rule="A site that has skipped a formation takes nothing into the order before it is confirmed (decision 23).",
+        rule="Who skipped a formation orders nothing before its position is confirmed (decision 23, Positions).",
         file="nodes/membership_tables.py",
         old="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               UNVERIFIED,",
         new="Edge(VERIFIED,   AgreementEvent.FORMATION,   always,               VERIFIED,",
