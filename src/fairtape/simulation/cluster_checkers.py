@@ -22,6 +22,7 @@ from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.leader_checker import LeaderChecker
 from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
+from fairtape.wire.membership import Install, decode_membership
 
 Identity = tuple[NodeId, int, int]
 """Source, incarnation and number of a message."""
@@ -38,6 +39,7 @@ class ClusterCheckers(Observer):
         self._leader = LeaderChecker(cluster)
         self._formations: list[Formation] = []
         self._decoded = 0  # entries that the store has recorded
+        self._announced: set[int] = set()  # numbers of formations that a site was told of
         self._acks: dict[tuple[int, int, int], bytes] = {}
         self._contents: dict[tuple[int, int], Ordered] = {}  # by formation and token
         self._holders: dict[tuple[int, int], set[NodeId]] = defaultdict(set)
@@ -52,6 +54,8 @@ class ClusterCheckers(Observer):
     def sent(self, node: NodeId, to: int, datagram: bytes, at: Instant, /) -> None:
         """OneHolder: Ack(e) of a formation has one content. Fenced: no new one of a superseded formation. OneLeader."""
         self._leader.sent(node, to, datagram, at)
+        if datagram[2] == Kind.INSTALL:
+            self._note_announced(datagram)
         if datagram[2] != Kind.ACK:
             return
         ack = decode_control(datagram)
@@ -61,6 +65,13 @@ class ClusterCheckers(Observer):
             self._check_fenced(node, ack.formation, ack.token, "acknowledged")
         if self._acks.setdefault(name, datagram) != datagram:
             self._violated("OneHolder", node, f"a second Ack({ack.token}) of formation {ack.formation}")
+
+    def _note_announced(self, datagram: bytes) -> None:
+        self.formations()  # recorded before it is announced
+        install = decode_membership(datagram)
+        assert isinstance(install, Install)
+        if install.final and install.formation not in self._announced and not decode_formation(install.layout).loop:
+            self._announced.add(install.formation)
 
     def appended(self, node: NodeId, ordered: Ordered, now: Instant, /) -> None:  # noqa: ARG002
         """OneOrder: a token of a formation has one content. TrueClaims: what is stable is held by all members."""
@@ -126,13 +137,19 @@ class ClusterCheckers(Observer):
     def formations(self) -> list[Formation]:
         """All formations that were recorded for the primary loop. NumbersOnce: each has a number of its own."""
         history = self._cluster.store_access.store.history
-        for entry in history[self._decoded :]:
+        unknown, self._decoded = history[self._decoded :], len(history)
+        for entry in unknown:
             if entry.loop == 0:
-                if self._formations and entry.number <= self._formations[-1].number:
-                    self._violated("NumbersOnce", None, f"formation {entry.number} was recorded a second time")
-                self._formations.append(decode_formation(entry.formation))
-        self._decoded = len(history)
+                self._add_formation(decode_formation(entry.formation))
         return self._formations
+
+    def _add_formation(self, formation: Formation) -> None:
+        """The store may have lost formations that no site was told of: their numbers may be given again."""
+        replaced = {each.number for each in self._formations if each.number >= formation.number}
+        self._formations = [each for each in self._formations if each.number not in replaced]
+        self._formations.append(formation)
+        if replaced & self._announced:
+            self._violated("NumbersOnce", None, f"formation {formation.number} was recorded after {max(replaced)}")
 
     def _check_together(self, node: NodeId, release: Release, number: int, now: Instant) -> None:
         """ReleasedTogether: at the commit instant of the site's own clock, or marked late."""
