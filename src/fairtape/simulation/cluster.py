@@ -5,29 +5,14 @@ access to the formation store, and applications that publish. Faults and operato
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final
 
-from fairtape.core.effects import Channel
+from fairtape.core.effects import Channel, Ordered
 from fairtape.core.entries import Entry
-from fairtape.core.formation_log import (
-    ENTRIES_MAX,
-    Claim,
-    Claimed,
-    Leadership,
-    LogEntry,
-    Recall,
-    Recalled,
-    Record,
-    Recorded,
-    RecordRefused,
-    StoreRequest,
-    StoreResponse,
-    Unavailable,
-)
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.core.spans import StreamId
@@ -41,7 +26,8 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import Tree
 from fairtape.simulation.processors import Placement
-from fairtape.simulation.simulated_journal import SimulatedJournal
+from fairtape.simulation.simulated_journal import JournalCopy, SimulatedJournal
+from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import World
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
@@ -50,45 +36,6 @@ from fairtape.wire.seals import Keys
 OPERATOR: Final = 999_999
 PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
 SECRET: Final = b"a realm"  # in the digest of every history, so it must not change
-
-
-class MemoryFormationStore:
-    """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
-
-    __slots__ = ("leadership", "log")
-
-    def __init__(self) -> None:
-        self.leadership: Leadership | None = None
-        self.log: list[LogEntry] = []
-
-    def answer(self, question: StoreRequest) -> StoreResponse:
-        """Answer one request. Always available: outages are simulated by `SimulatedStoreAccess`."""
-        match question:
-            case Recall():
-                latest = {entry.loop: entry for entry in self.log}
-                return Recalled(self.leadership, tuple(latest[loop] for loop in sorted(latest)))
-            case Claim():
-                if self.leadership == question.expected:
-                    self.leadership = question.wanted
-                return Claimed(self.leadership)
-            case Record():
-                return self._record(question.entries)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _record(self, entries: tuple[LogEntry, ...]) -> Recorded | RecordRefused:
-        assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
-        appended = list(self.log)
-        for entry in entries:
-            numbers = [other.number for other in appended if other.loop == entry.loop]
-            if self.leadership is None or entry.term != self.leadership.term:
-                return RecordRefused(entries)
-            if numbers and entry.number != numbers[-1] + 1:
-                return RecordRefused(entries)
-            appended.append(entry)
-        self.log = appended
-        return Recorded(entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,26 +58,6 @@ class ClusterPlan:
     placement: Callable[["Cluster", NodeId], Placement] | None = None  # on processors; None: turns take no time
 
 
-class SimulatedStoreAccess:
-    """The connection of the reformation servers to the formation store, with delay and outages."""
-
-    def __init__(self, delay: Duration, chance: Random) -> None:
-        self.store = MemoryFormationStore()
-        self.unavailable = False  # for all servers
-        self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
-        self._delay = delay
-        self._chance = chance
-
-    def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-        """The response and its delay. In an outage a request may be carried out although the response is lost."""
-        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
-        if self.unavailable or node in self.cut_off:
-            if self._chance.random() < 0.2:
-                self.store.answer(question)
-            return SECOND // 4, Unavailable(question)
-        return delay, self.store.answer(question)
-
-
 class Cluster:
     """A running deployment."""
 
@@ -138,6 +65,8 @@ class Cluster:
         self.plan = plan
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
+        self.rolled_back: set[tuple[int, int]] = set()  # (token, sequence) of messages that copies of journals lacked
+        self.missing_keys: dict[NodeId, set[NodeId]] = {}  # the sources whose keys a site lacks when it starts
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
@@ -227,6 +156,15 @@ class Cluster:
             self._incarnations[source] += len(self.plan.sources) if self.plan.grouped else 1
         return self._new_sources(node)
 
+    def roll_back_journal(self, site: NodeId, copy: JournalCopy) -> None:
+        """Replace the journal of a stopped site by an older copy. The truth is noted: its identity does not show it."""
+        journal = self.journals[site]
+        end = copy.entries[-1].token if copy.entries else 0
+        for entry in journal.entries:
+            if isinstance(entry, Ordered) and entry.token > end:
+                self.rolled_back |= {(entry.token, entry.sequence + offset) for offset in range(entry.count)}
+        journal.restore(copy)
+
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
         """Publish messages through a source; what it does not accept is offered again later."""
         capacity = PENDING_MAX - len(self._pending[source])
@@ -279,9 +217,11 @@ class Cluster:
             durable=plan.durable,
             datagram_max=plan.datagram_max,
         )
+        missing = self.missing_keys.get(node, set())
+        known = {source: key for source, key in self._keys.sources.items() if source not in missing}
         return Site(
             config,
-            keys=self._keys,
+            keys=replace(self._keys, sources=known),
             born_at=self._born_at(node),
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,

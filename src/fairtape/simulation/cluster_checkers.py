@@ -16,7 +16,6 @@ from fairtape.nodes.site import Site
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.release import LATE_AFTER
-from fairtape.simulation.clocks import DriftingClock
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.world import Observer, Violation
 from fairtape.wire.frames import Ack, Kind, NodeId, decode_control
@@ -121,7 +120,7 @@ class ClusterCheckers(Observer):
 
     def formations(self) -> list[Formation]:
         """All formations that were recorded for the primary loop."""
-        log = self._cluster.store_access.store.log
+        log = self._cluster.store_access.recorded
         for entry in log[self._decoded :]:
             if entry.loop == 0:
                 self._formations.append(decode_formation(entry.formation))
@@ -148,9 +147,7 @@ class ClusterCheckers(Observer):
 
     def _grain(self, node: NodeId, formation: Formation) -> Duration:
         """How late a correct clock may be at a deadline; a step beyond the permitted clock error does not count."""
-        clock = self._cluster.world.clock(node)
-        grain = clock.grain if isinstance(clock, DriftingClock) else 0
-        return min(grain, 2 * formation.timing.clock_error_max + MICROSECOND)
+        return min(self._cluster.world.clock(node).grain, 2 * formation.timing.clock_error_max + MICROSECOND)
 
     def _check_claim(self, node: NodeId) -> None:
         """TrueClaims: all members of the formation that proves a token to be stable hold everything up to it.

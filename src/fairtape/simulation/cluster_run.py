@@ -13,6 +13,8 @@ from fairtape.core.instants import SECOND
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
+from fairtape.simulation.cluster_faults import ClusterFaults
+from fairtape.simulation.configuration import chance_for
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, exception_text
@@ -31,6 +33,7 @@ class ClusterRun:
         self.cluster = Cluster(schedule.plan)
         self.checkers = ClusterCheckers(self.cluster)
         self.cluster.world.observers.append(self.checkers)
+        self.faults = ClusterFaults(self.cluster, chance_for("published by faults", schedule.seed))
         self._text = Random(f"text {schedule.seed}")  # noqa: S311
         self.cluster.start()
         self._schedule()
@@ -45,6 +48,8 @@ class ClusterRun:
         for outage in self.schedule.outages:
             world.at(outage.at, partial(self._close_store, outage))
             world.at(outage.at + outage.period, partial(self._open_store, outage))
+        for cluster_fault in self.schedule.cluster_faults:
+            self.faults.schedule(cluster_fault)
         for at, site in self.schedule.arrivals:
             world.at(at, partial(cluster.start_site, site))
         for at, verb, site in self.schedule.commands:
@@ -92,8 +97,7 @@ class ClusterRun:
     def _heal(self) -> None:
         world, cluster = self.cluster.world, self.cluster
         world.network.heal()
-        cluster.store_access.unavailable = False
-        cluster.store_access.cut_off.clear()
+        cluster.store_access.heal()
         for site in cluster.plan.late_sites:
             cluster.start_site(site)
         for node in (*cluster.sites, *cluster.plan.reformers, *cluster.plan.sources):

@@ -156,6 +156,7 @@ class World:
         self.turns_max = TURNS_MAX
         self.observers: list[Observer] = []
         self.store_access: StoreAccess | None = None
+        self.receipts: Callable[[NodeId, list[bytes]], None] | None = None  # sees what a node reads, in its order
         self.network = Network(
             link_model=link_model, chance=chance, deliver=self._schedule_delivery, tree=tree, echo=echo
         )
@@ -295,6 +296,7 @@ class World:
             self._wake(host)
         now = host.clock.read(self.now)
         self.deliveries += len(backlog)
+        self._notify_receipts(host, backlog)
         host.machine.receive_all(backlog, now)
         self._finish_turn(host, now)
 
@@ -320,6 +322,7 @@ class World:
             heappop(queue)
             arrived.append(event)
         self.deliveries += len(arrived)
+        self._notify_receipts(host, arrived)
         machine.receive_all(arrived, now)
         self._finish_turn(host, now)
 
@@ -372,6 +375,7 @@ class World:
         now = host.clock.read(self.now)
         if arrived:
             self.deliveries += len(arrived)
+            self._notify_receipts(host, arrived)
             machine.receive_all(arrived, now)
             owed += costs.receiving(len(arrived), sum(map(len, arrived)))
         for _ in range(calls):
@@ -504,6 +508,10 @@ class World:
             self.touch(host.node, partial(cast(StoreMachine, host.machine).answered, response))
 
         self.at(self.now + delay, arrive)
+
+    def _notify_receipts(self, host: SimulatedNode, datagrams: list[bytes]) -> None:
+        if self.receipts is not None:
+            self.receipts(host.node, datagrams)
 
     def _notify(self, node: NodeId, effect: Effect, now: Instant) -> None:
         for observer in self.observers:
