@@ -8,22 +8,27 @@ A formation is written to the journal together with its first messages; one with
 journals have the same formations at the same positions, however each site learned of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from fairtape.core.effects import AppendFormation, FormationChange, Ordered, Reason, Recovered
 from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import Duration, Instant
+from fairtape.core.queue_sizes import QueueSize
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, encode_formation
-from fairtape.ring.receiver.recovery import Recovery, TransitionObserver
+from fairtape.ring.receiver.ordering import TOKENS_AHEAD_MAX
+from fairtape.ring.receiver.receive_buffer import HELD_BLOCKS_MAX, STREAMS_MAX, StreamKey
+from fairtape.ring.receiver.recovery import RECOVERIES_MAX, Recovery, TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
 
 KEPT_TOKENS_MAX: Final = 4_096  # kept for repairs of the sites that ask this one
+RELEASE_LEASES: Final = 2  # for which messages may wait to be released: then the lease was not renewed
+RELEASES_MIN: Final = 64  # tokens with messages that wait, beyond those
 NEAR_TOKENS_MAX: Final = 128  # at most this far behind, a site keeps what the ring sends now
 
 
@@ -149,6 +154,27 @@ class ReconfigurableReceiver(Receiver):
     def granted_until(self) -> Instant:
         """The end of the lease for a clock within its error bound."""
         return self._releases.granted_until
+
+    def holds_block(self, stream: StreamKey, first: int, datagram: bytes) -> bool:
+        """Whether it holds this block of a stream, as this datagram."""
+        known = self._buffer.find(stream)
+        held = None if known is None else known.find(first)
+        return held is not None and held[2] == datagram
+
+    def formation_numbered(self, number: int) -> Formation | None:
+        """The formation with this number; None if it is not remembered."""
+        return self._formations.numbered(number)
+
+    def queue_sizes(self) -> Iterator[QueueSize]:
+        """The sizes of its queues. No more releases wait than are ordered until they are due or a lease has ended."""
+        timing = self.formation.timing
+        period = timing.delay_max + timing.reform_delay + RELEASE_LEASES * timing.lease_period
+        blocks, incarnations = self._buffer.sizes
+        yield QueueSize("blocks of one stream", blocks, HELD_BLOCKS_MAX + 1)  # and the one that closes a hole
+        yield QueueSize("incarnations of one source", incarnations, 2 * STREAMS_MAX)  # those that were named as well
+        yield QueueSize("acknowledgments ahead", self._ordering.ahead, TOKENS_AHEAD_MAX)
+        yield QueueSize("recoveries", len(self._recoveries), RECOVERIES_MAX)
+        yield QueueSize("releases", self._releases.waiting, RELEASES_MIN + period // timing.token_period)
 
     # Decisions of reformation servers.
 

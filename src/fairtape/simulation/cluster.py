@@ -66,6 +66,7 @@ class Cluster:
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
         self.rolled_back: set[tuple[int, int]] = set()  # (token, sequence) of messages that copies of journals lacked
+        self.resumed = False  # the operator has ordered to go on, with a smaller K or a Break
         self.missing_keys: dict[NodeId, set[NodeId]] = {}  # the sources whose keys a site lacks when it starts
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
         self.homes = dict(plan.topology.homes())
@@ -178,6 +179,7 @@ class Cluster:
     def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """Send an operator command to all reformation servers."""
         self._serial += 1
+        self.resumed = self.resumed or verb is OperatorVerb.RESUME
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )

@@ -86,7 +86,8 @@ class ClusterCheckers(Observer):
         """CommittedSurvives: released messages may be removed only after a Break."""
         if token >= self._released_through[node]:
             return
-        if not any(formation.broken for formation in self.formations()):
+        forgotten = any(token < lost <= self._released_through[node] for lost, _ in self._cluster.rolled_back)
+        if not forgotten and not any(formation.broken for formation in self.formations()):
             self._violated(
                 "CommittedSurvives", node, f"removed tokens after {token}, released {self._released_through[node]}"
             )
@@ -216,6 +217,9 @@ class ClusterCheckers(Observer):
                 self._violated("OneOrder", node, f"sequence {sequence} is {identity} and {placed}, without a Break")
 
     def _broken_between(self, earlier: int, later: int, sequence: int) -> bool:
+        """Whether a Break lies between, or a journal was rolled back past this message, which no machine can know."""
+        if any(lost == sequence for _, lost in self._cluster.rolled_back):
+            return True
         return any(f.broken and earlier < f.number <= later and f.first_sequence <= sequence for f in self.formations())
 
     def finish(self) -> None:
@@ -257,7 +261,7 @@ class ClusterCheckers(Observer):
             return
         if self._cluster.source(source).incarnation != latest:
             return  # nothing was published since its restart
-        if any(formation.broken for formation in self.formations()):
+        if self._cluster.rolled_back or any(formation.broken for formation in self.formations()):
             return  # a Break may lose settled messages, which the source has discarded
         published = self._cluster.published[source, latest]
         if len(texts.get((source, latest), ())) != len(published):

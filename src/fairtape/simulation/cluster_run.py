@@ -15,8 +15,10 @@ from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_faults import ClusterFaults
 from fairtape.simulation.configuration import chance_for
+from fairtape.simulation.fairness_checkers import FairnessCheckers
 from fairtape.simulation.fault_schedule import FaultSchedule, Outage, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
+from fairtape.simulation.operation_checkers import OperationCheckers
 from fairtape.simulation.ring_run import NEVER_RAISES, RunOutcome, exception_text
 from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation
 from fairtape.wire.frames import NodeId
@@ -32,7 +34,11 @@ class ClusterRun:
         self.schedule = schedule
         self.cluster = Cluster(schedule.plan)
         self.checkers = ClusterCheckers(self.cluster)
-        self.cluster.world.observers.append(self.checkers)
+        self.cluster.world.observers += [
+            self.checkers,
+            FairnessCheckers(self.cluster),
+            OperationCheckers(self.cluster, self.checkers.formations),
+        ]
         self.faults = ClusterFaults(self.cluster, chance_for("published by faults", schedule.seed))
         self._text = Random(f"text {schedule.seed}")  # noqa: S311
         self.cluster.start()

@@ -156,7 +156,7 @@ class World:
         self.turns_max = TURNS_MAX
         self.observers: list[Observer] = []
         self.store_access: StoreAccess | None = None
-        self.receipts: Callable[[NodeId, list[bytes]], None] | None = None  # sees what a node reads, in its order
+        self.receipts: Callable[[NodeId, list[bytes]], None] | None = None  # sees what a node has read
         self.network = Network(
             link_model=link_model, chance=chance, deliver=self._schedule_delivery, tree=tree, echo=echo
         )
@@ -296,8 +296,8 @@ class World:
             self._wake(host)
         now = host.clock.read(self.now)
         self.deliveries += len(backlog)
-        self._notify_receipts(host, backlog)
         host.machine.receive_all(backlog, now)
+        self._notify_receipts(host, backlog)
         self._finish_turn(host, now)
 
     def _schedule_delivery(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
@@ -322,8 +322,8 @@ class World:
             heappop(queue)
             arrived.append(event)
         self.deliveries += len(arrived)
-        self._notify_receipts(host, arrived)
         machine.receive_all(arrived, now)
+        self._notify_receipts(host, arrived)
         self._finish_turn(host, now)
 
     def _wake(self, host: SimulatedNode) -> None:
@@ -375,8 +375,8 @@ class World:
         now = host.clock.read(self.now)
         if arrived:
             self.deliveries += len(arrived)
-            self._notify_receipts(host, arrived)
             machine.receive_all(arrived, now)
+            self._notify_receipts(host, arrived)
             owed += costs.receiving(len(arrived), sum(map(len, arrived)))
         for _ in range(calls):
             placed.calls.popleft()(now)
