@@ -68,7 +68,10 @@ def check(
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
 
     With --results a campaign can be interrupted and continued: worlds that the file has are not run again, and count in
-    the summary. The file is refused after a change of the code, and for other kinds of worlds.
+    the summary. The file is refused after a change of the code, and for other kinds of worlds. Seeds per second count
+    all seeds of the summary, so in a campaign that was continued they say nothing of the speed.
+
+    With --healing the summary has the share of the seeds in which each fault took place.
     """
     from fairtape.simulation.campaign import CampaignDigest, CampaignTally, cores, replay_command
 
@@ -191,12 +194,18 @@ def _summary(tally: "CampaignTally", seconds: float, kind: RunKind) -> str:
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
         + "".join(f"\n  {_distribution_text(name, took)}" for name, took in _distributions(tally))
         + (f"\n  {kind.counts}: {_counts_text(tally)}" if tally.counts else "")
+        + (f"\n  {_seeds_text(tally, seconds)}" if tally.faults else "")
         + "".join(f"\n  {line}" for line in _by_checker(tally, kind))
     )
 
 
 def _counts_text(tally: "CampaignTally") -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
+
+
+def _seeds_text(tally: "CampaignTally", seconds: float) -> str:
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in tally.fault_shares().items())
+    return f"{tally.seeds / seconds:.2f} seeds per second; share of the seeds with each fault: {shares}"
 
 
 def _by_checker(tally: "CampaignTally", kind: RunKind) -> list[str]:
@@ -247,6 +256,8 @@ def _fields(tally: "CampaignTally", seconds: float, kind: RunKind, jobs: int) ->
         "delivered_everything": tally.all_delivered,
         "declared_a_failure": tally.reforming,
         "seconds": round(seconds, 3),
+        "seeds_per_s": round(tally.seeds / seconds, 3),
+        "fault_shares": {name: round(share, 4) for name, share in tally.fault_shares().items()},
         "jobs": jobs,
         "counts": dict(sorted(tally.counts.items())),
         "durations": {

@@ -28,7 +28,7 @@ from fairtape.wire.seals import Keys
 
 KEPT_TOKENS_MAX: Final = 4_096  # kept for repairs of the sites that ask this one
 RELEASE_LEASES: Final = 2  # for which messages may wait to be released: then the lease was not renewed
-RELEASES_MIN: Final = 64  # tokens with messages that wait, beyond those
+RELEASES_MIN: Final = 192  # further ones that a site adopts while it catches up: three requests
 NEAR_TOKENS_MAX: Final = 128  # at most this far behind, a site keeps what the ring sends now
 
 

@@ -146,8 +146,13 @@ def _stopped_machine(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault
 
 
 def _bad_clock(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
+    """In half of the seeds with a busy source, so that much waits at a site that may not release."""
     error = nodes.timing.clock_error_max * chance.choice((3, 20, 100)) * chance.choice((-1, 1))
-    yield BadClock(nodes.instant(chance), chance.choice(nodes.sites), error, nodes.heals_at)
+    at = nodes.instant(chance)
+    yield BadClock(at, chance.choice(nodes.sites), error, nodes.heals_at)
+    if chance.random() < 0.5:
+        every = max(nodes.timing.token_period // 2, MILLISECOND)
+        yield BusySource(at, chance.choice(nodes.sources), every, at + nodes.until(at, 800 * every))
 
 
 def _flapping(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:

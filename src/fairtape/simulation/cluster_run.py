@@ -138,6 +138,7 @@ class ClusterRun:
             simulated=self.cluster.world.now - EPOCH,
             digest=self.cluster.world.digest,
             durations=tuple(self.checkers.durations()),
+            faults=tuple(sorted(self.faults.occurred | self.schedule.kinds())),
         )
 
 

@@ -54,6 +54,18 @@ class FaultSchedule:
     heals_at: Instant
     cluster_faults: tuple[ClusterFault, ...] = ()
 
+    def kinds(self) -> set[str]:
+        """The kinds of faults that are certain to take place; those of `cluster_faults` depend on the run."""
+        also = (
+            ("outage of the store", self.outages),
+            ("retired or admitted site", self.commands),
+            ("late site", self.arrivals),
+            ("intruder", self.intruder_period),
+            ("lossy journals", not self.plan.durable),
+            ("loss on a tree", self.plan.tree_loss),
+        )
+        return {type(fault).__name__.lower() for fault in self.faults} | {name for name, these in also if these}
+
     def describe(self) -> str:
         """One line for the output of `fairtape check`."""
         topology, timing = self.plan.topology, self.plan.topology.primary.timing

@@ -56,6 +56,7 @@ class RunOutcome:
     digest: int = 0
     durations: tuple[tuple[str, Duration], ...] = ()  # named durations, for distributions over many seeds
     counts: tuple[tuple[str, int], ...] = ()  # named counts, for sums over many seeds
+    faults: tuple[str, ...] = ()  # the kinds of faults that took place
 
     @property
     def failed(self) -> bool:
