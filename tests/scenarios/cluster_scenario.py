@@ -22,6 +22,8 @@ start of the world. The seed draws the jitter and loss of the links, and what a 
     run 4s
     seeds 1 2 3
 
+`fault_commands` has the commands for cut links, lost journals, wrong clocks, missing keys and the faults of the store.
+
 `token` is the site that holds the next token, `next` the one after it, `leader` the leading reformation server, `any` a
 site that the seed draws, `it` the node that was named last. The instant `1s~50ms` is up to 50 ms later, drawn by the
 seed.
@@ -43,10 +45,13 @@ from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topo
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
+from fairtape.simulation.cluster_faults import ClusterFault, ClusterFaults, with_offsets
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
+from scenarios.fault_commands import VERBS as FAULT_VERBS
+from scenarios.fault_commands import is_fault, parse_fault
 from scenarios.ring_scenario import BadScenario, duration
 
 REFORMERS: Final = (101, 102)
@@ -91,6 +96,7 @@ class Script:
     load_until: Duration = 0
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
     actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
+    faults: list[tuple[str, ClusterFault]] = field(default_factory=list)  # with the words of the command
     period: Duration = SECOND
     seeds: tuple[int, ...] = (1,)
 
@@ -190,6 +196,13 @@ def _action(script: Script, verb: str, words: tuple[str, ...], options: Options)
     script.actions.append((verb, words, options.pop("at"), period))
 
 
+def _fault(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
+    if is_fault(verb, words):
+        script.faults.append((" ".join((verb, *words)), parse_fault(verb, words, options)))
+    else:
+        _action(script, verb, words, options)
+
+
 def _run(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
     script.period = duration(words[0])
 
@@ -210,7 +223,8 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "late": _late,
     "load": _load,
     "clock": _clock,
-    **dict.fromkeys(("crash", "restart", "pause", "start", "partition", "store", "retire", "admit", "resume"), _action),
+    **dict.fromkeys(("crash", "restart", "pause", "start", "partition", "retire", "admit", "resume"), _action),
+    **dict.fromkeys(FAULT_VERBS, _fault),
     "run": _run,
     "seeds": _seeds,
 }
@@ -224,11 +238,15 @@ class ClusterScenario(Observer):
         self._chance = Random(f"chronicle {seed}")  # the name is part of the seed: another one draws other faults
         self._picked: dict[str, NodeId] = {}  # the node that a word stands for, the last one used at the end
         self._log: list[tuple[Instant, str, str]] = []
-        clocks = dict(self._clocks())
+        clocks = with_offsets(dict(self._clocks()), [fault for _, fault in script.faults])
         self._cluster = Cluster(self._plan(seed, clocks))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
         self._cluster.start()
+        faults = ClusterFaults(self._cluster, Random(f"published by faults {seed}"))
+        for text, fault in script.faults:
+            self._cluster.world.at(fault.at, partial(self._add, "fault", text))
+            faults.schedule(fault)
         for verb, arguments, at, period in script.actions:
             action = Action(verb, arguments, self._instant(at), period)
             self._cluster.world.at(action.at, partial(self._do, action))
