@@ -1,20 +1,21 @@
 """The commands of a cluster scenario that name a fault of `fairtape.simulation.cluster_faults`.
 
-    cut 3-1 3-2 at=1s for=1s                   no datagram passes between these pairs
-    cut 3->1 2->1 at=1s for=1s                 nor in this direction; the other one stays open
-    journal 3 empty at=1s for=50ms             the site crashes and restarts with an empty journal
-    journal 3 back=200ms at=1s for=50ms        or with a copy that is 200 ms older than the crash
-    setback 3 by=5s at=1s for=50ms until=3s    it restarts with its clock set back, and its bound does not know
-    setback 3 by=5s at=1s for=50ms ahead=300ms it was ahead since 300 ms, and is right after its restart
-    stop 3 at=1s for=300ms until=3s            a virtual machine stands still with its clock, which is corrected later
-    flap 3 at=1s times=6 down=50ms up=300ms    the site crashes and restarts again and again
-    lacks 3 201 at=1s for=1s                   the site restarts without the key of a source
-    large 201 at=1s size=65536                 a source publishes a long message
-    store slow at=1s for=1s delay=300ms        every call takes that long; without `for`, the next one
-    store late at=1s for=1s delay=300ms        claims are carried out, and answered that much later
-    store unanswered 101 at=1s for=200ms       the claims of a server are carried out, and never answered
-    store restored at=1s formations=1          from a backup that lacks the last formations
-    store lost at=1s
+cut 3-1 3-2 at=1s for=1s                   no datagram passes between these pairs
+cut 3->1 2->1 at=1s for=1s                 nor in this direction; the other one stays open
+journal 3 empty at=1s for=50ms             the site crashes and restarts with an empty journal
+journal 3 back=200ms at=1s for=50ms        or with a copy that is 200 ms older than the crash
+setback 3 by=5s at=1s for=50ms until=3s    it restarts with its clock set back, and its bound does not know
+setback 3 by=5s at=1s for=50ms ahead=300ms it was ahead since 300 ms, and is right after its restart
+stop 3 at=1s for=300ms until=3s            a virtual machine stands still with its clock, which is corrected later
+flap 3 at=1s times=6 down=50ms up=300ms    the site crashes and restarts again and again
+lacks 3 201 at=1s for=1s                   the site restarts without the key of a source
+large 201 at=1s size=65536                 a source publishes a long message
+store slow at=1s for=1s delay=300ms        every call takes that long; without `for`, the next one
+store late at=1s for=1s delay=300ms        claims are carried out, and answered that much later
+store unanswered 101 at=1s gives_up=90ms gone=1100ms for=300ms   the next claim of a server is carried out and never
+                                           answered; later, for a while, the server cannot reach the store
+store restored at=1s formations=1          from a backup that lacks the last formations
+store lost at=1s
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from fairtape.simulation.cluster_faults import (
     Flapping,
     LargeMessages,
     LateAnswers,
-    LostAnswers,
+    LostAnswer,
     LostStore,
     MissingKey,
     RestoredStore,
@@ -112,7 +113,10 @@ def _store(at: Instant, words: Words, options: Options) -> ClusterFault:
         case "late":
             return LateAnswers(at, duration(options.pop("delay")), duration(options.pop("for")))
         case "unanswered":
-            return LostAnswers(at, int(words[1]), duration(options.pop("for")), duration(options.pop("gone", "0ms")))
+            gone_at = EPOCH + duration(options.pop("gone"))
+            return LostAnswer(
+                at, int(words[1]), duration(options.pop("gives_up")), gone_at, duration(options.pop("for"))
+            )
         case "restored":
             return RestoredStore(at, int(options.pop("formations")))
         case "lost":

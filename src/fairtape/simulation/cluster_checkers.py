@@ -175,15 +175,20 @@ class ClusterCheckers(Observer):
     def _check_fenced(self, node: NodeId, number: int, token: int, did: str) -> None:
         """Fenced: once a formation is recorded, no site acts on tokens that it supersedes.
 
-        By then its members have been fenced, or their leases have expired by any correct clock.
+        By then its members have been fenced, or their leases have expired by any correct clock. A site whose clock is
+        wrong by more than its bound may act: others ignore what it sends, and K + 1 sites hold what it releases.
         """
         formations = self.formations()
-        if not formations or formations[-1].number <= number:
+        if not formations or formations[-1].number <= number or self._is_deceived(node):
             return
         for later in formations:
             if later.number > number and later.first_token <= token:
                 text = f"{did} token {token} of formation {number}, which formation {later.number} superseded"
                 self._violated("Fenced", node, text)
+
+    def _is_deceived(self, node: NodeId) -> bool:
+        clock, timing = self._cluster.world.clock(node), self._cluster.plan.topology.primary.timing
+        return abs(clock.error_at(self._cluster.world.now)) > max(clock.bound, timing.clock_error_max)
 
     def durations(self) -> Iterator[tuple[str, Duration]]:
         """How long it took to detect the crash of a member ("detect"), and then to record a formation ("reform")."""

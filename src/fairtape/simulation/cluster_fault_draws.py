@@ -26,7 +26,7 @@ from fairtape.simulation.cluster_faults import (
     LargeMessages,
     LateAnswers,
     Link,
-    LostAnswers,
+    LostAnswer,
     LostStore,
     MissingKey,
     RestoredStore,
@@ -187,12 +187,15 @@ def _late_answers(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
     yield LateAnswers(at, late, nodes.until(at, int(nodes.leader_lease * chance.uniform(0.5, 4))))
 
 
-def _lost_answers(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    """The answers of one server are lost for 0.4 to 0.8 of a lease, and then the store is gone for it."""
-    for reformer in chance.sample(nodes.reformers, min(len(nodes.reformers), chance.choice((1, 2)))):
-        at = nodes.instant(chance, latest=3 * SECOND)
-        period = nodes.until(at, int(nodes.leader_lease * chance.uniform(0.4, 0.8)))
-        yield LostAnswers(at, reformer, period, nodes.until(at + period, 2 * nodes.leader_lease))
+def _lost_answer(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
+    """The answer to a claim is lost, its server gives up 0.4 to 0.8 of a lease later, and then the store is gone."""
+    lease = nodes.leader_lease
+    for reformer in nodes.reformers:
+        for _ in range(2):
+            at = nodes.instant(chance, latest=2 * SECOND)
+            gives_up_after = int(lease * chance.uniform(0.3, 0.8))
+            gone_at = at + nodes.until(at, gives_up_after + int(lease * chance.uniform(0.1, 0.7)))
+            yield LostAnswer(at, reformer, gives_up_after, gone_at, nodes.until(gone_at, 2 * lease))
 
 
 def _restored_store(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
@@ -245,7 +248,7 @@ DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[Clus
     "flapping": (SHARE, _flapping),
     "slow store": (STORE_SHARE, _slow_store),
     "late answers": (STORE_SHARE, _late_answers),
-    "lost answers": (STORE_SHARE, _lost_answers),
+    "lost answer": (STORE_SHARE, _lost_answer),
     "restored store": (STORE_SHARE, _restored_store),
     "lost store": (STORE_SHARE, _lost_store),
     "delayed leader": (0.11, _delayed_leader),  # a third of all clusters have one reformation server

@@ -166,14 +166,15 @@ class LateAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class LostAnswers:
-    """The store carries out the claims of one server, whose answers are lost; then that server cannot reach it."""
+class LostAnswer:
+    """The store carries out the next claim of one server, whose answer is lost; later the server cannot reach it."""
 
-    name: ClassVar = "lost answers"
+    name: ClassVar = "lost answer"
     at: Instant
     node: NodeId
-    period: Duration
-    cut_off: Duration
+    gives_up_after: Duration
+    gone_at: Instant
+    gone_period: Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ ClusterFault: TypeAlias = (
     | Flapping
     | SlowStore
     | LateAnswers
-    | LostAnswers
+    | LostAnswer
     | RestoredStore
     | LostStore
     | DelayedLeader
@@ -319,7 +320,7 @@ class ClusterFaults:
                 self._crash(fault, fault.node, 0, partial(missing.__setitem__, fault.node, {fault.source}))
                 again = replace(fault, at=fault.at + fault.period)
                 self._crash(again, fault.node, 0, partial(missing.pop, fault.node, None))
-            case SlowStore() | LateAnswers() | LostAnswers() | RestoredStore() | LostStore():
+            case SlowStore() | LateAnswers() | LostAnswer() | RestoredStore() | LostStore():
                 self._schedule_store_fault(fault)
             case DelayedLeader():
                 self._at(fault.at, partial(self._delay_leader, fault))
@@ -386,7 +387,7 @@ class ClusterFaults:
 
     # The store.
 
-    def _schedule_store_fault(self, fault: SlowStore | LateAnswers | LostAnswers | RestoredStore | LostStore) -> None:
+    def _schedule_store_fault(self, fault: SlowStore | LateAnswers | LostAnswer | RestoredStore | LostStore) -> None:
         store, at = self._cluster.store_access, fault.at
         match fault:
             case SlowStore():
@@ -395,11 +396,10 @@ class ClusterFaults:
             case LateAnswers():
                 self._at(at, partial(setattr, store, "answers_late", fault.late), fault)
                 self._at(at + fault.period, partial(setattr, store, "answers_late", 0))
-            case LostAnswers():
-                self._at(at, partial(store.answers_lost.add, fault.node), fault)
-                self._at(at + fault.period, partial(store.answers_lost.discard, fault.node))
-                self._at(at + fault.period, partial(store.cut_off.add, fault.node))
-                self._at(at + fault.period + fault.cut_off, partial(store.cut_off.discard, fault.node))
+            case LostAnswer():
+                self._at(at, partial(store.answer_lost.__setitem__, fault.node, fault.gives_up_after), fault)
+                self._at(fault.gone_at, partial(store.cut_off.add, fault.node))
+                self._at(fault.gone_at + fault.gone_period, partial(store.cut_off.discard, fault.node))
             case RestoredStore():
                 self._at(at, partial(self._restore_store, fault))
             case LostStore():

@@ -164,6 +164,7 @@ class Progress:
         formations = self._formations()
         if len(formations) > self._count:
             self._count, self._recorded_at = len(formations), self._cluster.world.now
+            self._reached = min(self._reached, formations[-1].first_token - 1)  # a Break takes tokens back
         leader = self._cluster.leader()
         waits = leader is not None and leader.primary.formation is None  # for absent sites, as the first leader does
         if not formations or waits or not self._servers_are_well():

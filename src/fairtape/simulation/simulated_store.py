@@ -75,7 +75,7 @@ class SimulatedStoreAccess:
         self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
         self.call_delay: Duration = 0  # every call takes at least this long
         self.next_call_delay: Duration = 0  # the next call takes at least this long
-        self.answers_lost: set[NodeId] = set()  # servers whose claims are carried out while the answers are lost
+        self.answer_lost: dict[NodeId, Duration] = {}  # whose next claim is carried out, and after how long it gives up
         self.answers_late: Duration = 0  # claims are carried out at once, and their answers arrive this much later
         self._delay = delay
         self._chance = chance
@@ -84,7 +84,7 @@ class SimulatedStoreAccess:
     @property
     def disturbed(self) -> bool:
         """Whether any server may not get its answers in time."""
-        lost = self.unavailable or self.cut_off or self.answers_lost
+        lost = self.unavailable or self.cut_off or self.answer_lost
         return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
@@ -97,8 +97,8 @@ class SimulatedStoreAccess:
         slow, self.next_call_delay = max(self.call_delay, self.next_call_delay), 0
         response = self._carry_out(question)
         if isinstance(question, Claim):
-            if node in self.answers_lost:
-                return SECOND // 4, Unavailable(question)
+            if node in self.answer_lost:
+                return self.answer_lost.pop(node), Unavailable(question)
             slow = max(slow, self.answers_late)
         return max(delay, slow), response
 
@@ -120,7 +120,7 @@ class SimulatedStoreAccess:
         """End all faults; what was lost stays lost."""
         self.unavailable = False
         self.cut_off.clear()
-        self.answers_lost.clear()
+        self.answer_lost.clear()
         self.call_delay = self.next_call_delay = self.answers_late = 0
 
     def _carry_out(self, question: StoreRequest) -> StoreResponse:
