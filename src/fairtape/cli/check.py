@@ -54,10 +54,10 @@ def check(
     """Simulate rings with faults and check every guarantee.
 
     Each world is drawn from a seed: its sites, timing, links and faults. A world is one ring, or with --healing a whole
-    deployment: loops, reformation servers and their store, under crashes, pauses, partitions, clock errors, lost
-    journal entries, growth, retirement and injected datagrams. After all faults have ended, every message must be in
-    every journal. With --failover the only fault is that one or two members crash, and the promised times must be kept.
-    With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
+    deployment: loops, reformation servers and their store, under crashes, pauses, cut links, clock errors, lost
+    journals, growth, retirement and injected datagrams; the summary has the share of worlds with each. After all faults
+    have ended, every message must be in every journal. With --failover the only fault is that one or two members crash,
+    and the promised times must be kept. With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
     and cash and shares must add up exactly. With --overload turns take time, nodes share processors with one another
     and with other programs, and sources publish up to several times what the processors can carry: within a second
     they must be slowed, so that releases are on time and no site is taken for failed.
@@ -68,10 +68,7 @@ def check(
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
 
     With --results a campaign can be interrupted and continued: worlds that the file has are not run again, and count in
-    the summary. The file is refused after a change of the code, and for other kinds of worlds. Seeds per second count
-    all seeds of the summary, so in a campaign that was continued they say nothing of the speed.
-
-    With --healing the summary has the share of the seeds in which each fault took place.
+    the summary, also in its seeds per second. The file is refused after a change of the code, and for other kinds.
     """
     from fairtape.simulation.campaign import CampaignDigest, CampaignTally, cores, replay_command
 

@@ -39,7 +39,7 @@ from fairtape.simulation.world import EPOCH
 from fairtape.wire.frames import NodeId
 
 SHARE: Final = 0.09  # of the seeds that have one kind of these faults
-STORE_SHARE: Final = 0.07  # of those that disturb the store: there are five kinds
+STORE_SHARE: Final = 0.08  # of those that disturb the store: there are five kinds
 LARGE: Final = (64 << 10, 128 << 10, 256 << 10)  # bytes; up to 1 MiB is permitted, and takes as long again
 
 
@@ -249,7 +249,7 @@ DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[Clus
     "slow store": (STORE_SHARE, _slow_store),
     "late answers": (STORE_SHARE, _late_answers),
     "lost answer": (STORE_SHARE, _lost_answer),
-    "restored store": (STORE_SHARE, _restored_store),
+    "restored store": (0.1, _restored_store),  # some have no formation to lose then
     "lost store": (STORE_SHARE, _lost_store),
     "delayed leader": (0.11, _delayed_leader),  # a third of all clusters have one reformation server
     "missing key": (SHARE, _missing_key),

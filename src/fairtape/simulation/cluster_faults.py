@@ -4,7 +4,7 @@
 truth; what the machines can learn of it is their matter.
 
 `Equivocation` is excluded from the schedules: a source or a site that seals two texts under one number has broken the
-one assumption that no checker can do without, as long as no evidence of it is kept (see "Excluded" in PROTOCOL).
+one assumption that no machine can do without, as long as no evidence of it is kept (see "Guarantees" in PROTOCOL).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -412,7 +412,7 @@ class ClusterFaults:
     # Leaders.
 
     def _delay_leader(self, fault: DelayedLeader) -> None:
-        """Whoever leads now: its datagrams to these sites wait until it is dead and another one leads."""
+        """The present leader dies, and its datagrams to these sites arrive when another one leads."""
         leader, world = self._cluster.leader(), self._cluster.world
         if leader is None or len(self._cluster.plan.reformers) == 1:
             return
@@ -454,5 +454,5 @@ class ClusterFaults:
             return datagram
         ack = decode_control(datagram)
         assert isinstance(ack, Ack)
-        fewer = replace(ack, ranges=ack.ranges[:-1], marks=ack.marks[:-1])
-        return Authenticator(keys.sites[node]).prove(encode_control(fewer, serial_of(datagram)))
+        other = replace(ack, ranges=ack.ranges[::-1], marks=ack.marks[::-1])
+        return Authenticator(keys.sites[node]).prove(encode_control(other, serial_of(datagram)))
