@@ -57,10 +57,11 @@ def check(
     deployment: loops, reformation servers and their store, under crashes, pauses, cut links, clock errors, lost
     journals, growth, retirement and injected datagrams; the summary has the share of worlds with each. After all faults
     have ended, every message must be in every journal. With --failover the only fault is that one or two members crash,
-    and the promised times must be kept. With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
-    and cash and shares must add up exactly. With --overload turns take time, nodes share processors with one another
-    and with other programs, and sources publish up to several times what the processors can carry: within a second
-    they must be slowed, so that releases are on time and no site is taken for failed.
+    and the promised times must be kept. With --floor every site runs a trading floor: its replicas must make the same
+    trades, committed trades must stay, and cash and shares must add up exactly. With --overload turns take time, nodes
+    share processors with one another and with other programs, and sources publish up to several times what the
+    processors can carry: within a second they must be slowed, so that releases are on time and no site is taken for
+    failed.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
 
