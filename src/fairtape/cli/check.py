@@ -64,7 +64,6 @@ def check(
     failed.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
-
     The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
 
