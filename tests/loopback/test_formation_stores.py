@@ -34,7 +34,7 @@ from fairtape.core.formation_log import (
     StoreRequest,
     Unavailable,
 )
-from fairtape.simulation.cluster import MemoryFormationStore
+from fairtape.simulation.simulated_store import MemoryFormationStore
 from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, FormationStore, SqliteStore, open_store
 from fairtape.storage.formation_stores.etcd import _put, _to_json
 from fairtape.storage.formation_stores.etcd_http import EtcdEndpoint

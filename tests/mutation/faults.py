@@ -15,6 +15,7 @@ class Fault:
     new: str
     tests: tuple[str, ...]  # in tests
     guarantee: str | None = None  # the checker of the simulator that must fire
+    clusters: tuple[int, ...] = ()  # in these clusters, of `fairtape check --healing`; none: in rings
 
 
 FAULTS: Final = (
@@ -400,5 +401,55 @@ FAULTS: Final = (
         tests=(
             "unit/nodes/test_primary_loop_reformation.py::test_patience_at_most_doubles_the_time_to_detect_a_crash",
         ),
+    ),
+    Fault(
+        name="sources in the order of their numbers",
+        rule="Within a token, sources are in the order in which their messages arrived (decision 4, Ranges).",
+        file="ring/receiver/token.py",
+        old="return self._buffer.unacknowledged(ranges_max)",
+        new="return sorted(self._buffer.unacknowledged(ranges_max))",
+        tests=("simulation/test_operation_checkers.py::test_without_a_broken_machine_nothing_is_detected",),
+        guarantee="PlacedByArrival",
+        clusters=(3,),
+    ),
+    Fault(
+        name="settled as soon as held",
+        rule="What a site reports as settled is held by K + 1 sites (duties of sites).",
+        file="nodes/site.py",
+        old="settled_through=self.receiver.survives_through if",
+        new="settled_through=self.receiver.complete_through if",
+        tests=("simulation/test_operation_checkers.py::test_without_a_broken_machine_nothing_is_detected",),
+        guarantee="KeptAsReported",
+        clusters=(3, 4),
+    ),
+    Fault(
+        name="every report is remembered",
+        rule="Every queue has a limit: a site remembers its last requests for a lease.",
+        file="nodes/site.py",
+        old="for earlier in list(self._asked)[:-REPORTS_MAX]:",
+        new="for earlier in list(self._asked)[: -REPORTS_MAX * 1_000]:",
+        tests=("simulation/test_operation_checkers.py::test_without_a_broken_machine_nothing_is_detected",),
+        guarantee="BoundedMemory",
+        clusters=(2,),
+    ),
+    Fault(
+        name="waits for silent members",
+        rule="A reformation goes on without silent members once their leases have ended (TRMP 2001 §5.3).",
+        file="nodes/coordinator/primary_loop.py",
+        old="if not any(self._may_still_answer(member, formation, now) for member in unheard):",
+        new="if not unheard:",
+        tests=("simulation/test_operation_checkers.py::test_without_a_broken_machine_nothing_is_detected",),
+        guarantee="Progress",
+        clusters=(12, 15),
+    ),
+    Fault(
+        name="believes its own clock",
+        rule="If an exchange contradicts the own clock, the exchange is believed (decision 29, Clocks).",
+        file="nodes/clock_bound.py",
+        old="contradicted = abs(offset) > uncertainty + own",
+        new="contradicted = abs(offset) > NEVER",
+        tests=("unit/nodes/test_clock_bound.py",),
+        guarantee="LateIsMarked",
+        clusters=(23, 33, 250),
     ),
 )

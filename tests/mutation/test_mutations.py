@@ -37,6 +37,18 @@ for seed, loss in [(seed, loss) for seed in range(1, {SEEDS} + 1) for loss in (N
 """
 
 
+CLUSTERS = """
+import sys
+import fairtape
+from fairtape.simulation.cluster_run import run_cluster
+assert fairtape.__file__.startswith(sys.argv[1]), fairtape.__file__
+for seed in map(int, sys.argv[3:]):
+    outcome = run_cluster(seed)
+    if outcome.failed:
+        sys.stdout.write(outcome.guarantee + "\\n")
+"""
+
+
 def copied(to: Path) -> Path:
     """A copy of the package that imports before the installed one."""
     shutil.copytree(PACKAGE, to / "fairtape", ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,9 +69,10 @@ def verdict_on(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProces
     return run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-rf", "--tb=no", *paths)
 
 
-def campaign_on(copy: Path, guarantee: str) -> list[str]:
-    """The guarantees that were broken, in the order of the seeds."""
-    found = run(copy, "-c", CAMPAIGN, str(copy), guarantee)
+def campaign_on(copy: Path, guarantee: str, clusters: tuple[int, ...] = ()) -> list[str]:
+    """The guarantees that were broken, in the order of the seeds; in rings, or in these clusters."""
+    program = CLUSTERS if clusters else CAMPAIGN
+    found = run(copy, "-c", program, str(copy), guarantee, *map(str, clusters))
     assert found.returncode == 0, found.stderr
     return found.stdout.split()
 
@@ -76,7 +89,7 @@ def test_a_deliberate_fault_is_detected(fault: Fault, tmp_path: Path) -> None:
     for test in fault.tests:
         assert f"FAILED tests/{test}" in result.stdout, f"{test} did not notice"
     if fault.guarantee is not None:
-        assert fault.guarantee in campaign_on(copy, fault.guarantee)
+        assert fault.guarantee in campaign_on(copy, fault.guarantee, fault.clusters)
 
 
 def test_without_a_fault_all_tests_pass(tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ draws the jitter and loss of the links, and what a command leaves open: a node, 
     partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
     store unavailable at=1s for=400ms
-    store restored 4 at=1s                     to a backup from before the last four records
     retire 2 at=1s · admit 2 at=2s · resume at=3s
     run 4s
     seeds 1 2 3
+
+`fault_commands` has the commands for cut links, lost journals, wrong clocks, missing keys and the faults of the store.
 
 `token` is the site that holds the next token, `next` the one after it, `leader` the leading reformation server, `any` a
 site that the seed draws, `it` the node that was named last. The instant `1s~50ms` is up to 50 ms later, drawn by the
@@ -51,6 +52,7 @@ from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topo
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
+from fairtape.simulation.cluster_faults import ClusterFault, ClusterFaults, with_offsets
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.datagram_summary import NAMES
 from fairtape.simulation.network import DropRule
@@ -58,6 +60,8 @@ from fairtape.simulation.recorder import Recorder, lines
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import DATAGRAM_MAX, Kind, NodeId
 from fairtape.wire.membership import OperatorVerb
+from scenarios.fault_commands import VERBS as FAULT_VERBS
+from scenarios.fault_commands import is_fault, parse_fault
 from scenarios.scenario_text import BadScenario, duration, link
 
 REFORMERS: Final = (101, 102)
@@ -113,6 +117,7 @@ class Script:
     rules: list[tuple[str, DropRule]] = field(default_factory=list)
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
     actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
+    faults: list[tuple[str, ClusterFault]] = field(default_factory=list)  # with the words of the command
     period: Duration = SECOND
     seeds: tuple[int, ...] = (1,)
 
@@ -244,6 +249,13 @@ def _action(script: Script, verb: str, words: tuple[str, ...], options: Options)
     script.actions.append((verb, words, options.pop("at"), period))
 
 
+def _fault(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
+    if is_fault(verb, words):
+        script.faults.append((" ".join((verb, *words)), parse_fault(verb, words, options)))
+    else:
+        _action(script, verb, words, options)
+
+
 def _run(script: Script, _verb: str, words: tuple[str, ...], _options: Options) -> None:
     script.period = duration(words[0])
 
@@ -268,9 +280,8 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "publish": _publish,
     "drop": _drop,
     "clock": _clock,
-    **dict.fromkeys(
-        ("crash", "restart", "pause", "clog", "start", "partition", "store", "retire", "admit", "resume"), _action
-    ),
+    **dict.fromkeys(("crash", "restart", "pause", "clog", "start", "partition", "retire", "admit", "resume"), _action),
+    **dict.fromkeys(FAULT_VERBS, _fault),
     "run": _run,
     "seeds": _seeds,
 }
@@ -284,7 +295,7 @@ class ClusterScenario(Observer):
         self._chance = Random(f"chronicle {seed}")  # the name is part of the seed: another one draws other faults
         self._picked: dict[str, NodeId] = {}  # the node that a word stands for, the last one used at the end
         self._log: list[tuple[Instant, str, str]] = []
-        clocks = dict(self._clocks())
+        clocks = with_offsets(dict(self._clocks()), [fault for _, fault in script.faults])
         self._cluster = Cluster(self._plan(seed, clocks))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
@@ -293,6 +304,10 @@ class ClusterScenario(Observer):
             self._cluster.observe = self._recorder.observer
         self._cluster.start()
         world = self._cluster.world
+        faults = ClusterFaults(self._cluster, Random(f"published by faults {seed}"))
+        for text, fault in script.faults:
+            self._cluster.world.at(fault.at, partial(self._add, "fault", text))
+            faults.schedule(fault)
         for verb, arguments, at, period in script.actions:
             action = Action(verb, arguments, self._instant(at), period)
             world.at(action.at, partial(self._do, action))
@@ -415,9 +430,6 @@ class ClusterScenario(Observer):
                 self._add(int(action.arguments[0]), "starts")
             case "partition":
                 self._partition(action)
-            case "store" if action.arguments[0] == "restored":
-                cluster.store_access.store.restore(int(action.arguments[1]))
-                self._add("store", f"is restored to before the last {action.arguments[1]} records")
             case "store":
                 self._start_outage(action)
             case verb:

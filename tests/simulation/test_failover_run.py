@@ -9,9 +9,9 @@ from fairtape.core.effects import Reason
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.receiver import Receiver
-from fairtape.simulation.cluster import SimulatedStoreAccess
 from fairtape.simulation.cluster_run import RunOutcome
 from fairtape.simulation.failover_run import AT_THE_LATEST, PromisedTime, draw, run_failover
+from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.wire.frames import NodeId
 
 query = SimulatedStoreAccess.query

@@ -6,7 +6,7 @@ import pytest
 
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.ring.membership.topology import Excess, LoopTopology
-from fairtape.simulation.cluster import Cluster, MemoryFormationStore
+from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
 from fairtape.simulation.world import EPOCH
@@ -55,7 +55,7 @@ def test_with_all_sites_in_the_latest_formation_nothing_is_lost(records: int, ex
     """They answer from memory: no Break, and no operator.  Decision 69, Lost formations."""
     cluster, checkers = changed_cluster(records, excess=excess)
     lost = checkers.formations()[-1].number
-    cluster.store_access.store.restore(records)
+    cluster.store_access.restore_records(records)
     cluster.run(6 * SECOND)
     assert checkers.formations()[-1].number > lost
     assert not any(formation.broken for formation in checkers.formations())
@@ -76,7 +76,7 @@ def test_an_order_without_its_proof_goes_on_with_a_break(records: int, nodes: tu
     """The numbers are not given again.  Decision 69, Lost formations."""
     cluster, checkers = changed_cluster(records)
     lost = checkers.formations()[-1].number
-    cluster.store_access.store.restore(records)
+    cluster.store_access.restore_records(records)
     restart(cluster, *nodes)
     cluster.run(6 * SECOND)
     assert checkers.formations()[-1].number > lost
@@ -87,7 +87,7 @@ def test_an_order_without_its_proof_goes_on_with_a_break(records: int, nodes: tu
 def test_under_halt_the_operator_decides() -> None:
     cluster, checkers = changed_cluster(1, excess=Excess.HALT)
     lost = checkers.formations()[-1].number
-    cluster.store_access.store.restore(4)
+    cluster.store_access.restore_records(4)
     restart(cluster, 1, 2, 3, 4, 101, 102)
     cluster.run(6 * SECOND)
     assert checkers.formations()[-1].number == lost
@@ -106,7 +106,7 @@ def test_a_site_that_was_cut_off_does_not_keep_a_lost_number() -> None:
     lost = checkers.formations()[-1].number
     cluster.world.network.cut((3,))
     cluster.run(SECOND)
-    cluster.store_access.store.restore(5)
+    cluster.store_access.restore_records(5)
     restart(cluster, 1, 2, 4, 101, 102)
     cluster.run(5 * SECOND)
     cluster.world.network.mend((3,))
@@ -121,7 +121,7 @@ def test_secondary_loops_go_on_above_their_lost_numbers() -> None:
     cluster.run(SECOND)
     store = cluster.store_access.store
     lost = max(entry.number for entry in store.log if entry.loop == 1)
-    store.restore(len([entry for entry in store.log if entry.number > 1]))
+    cluster.store_access.restore_records(len([entry for entry in store.log if entry.number > 1]))
     cluster.run(SECOND)
     settle(cluster, checkers)
     assert max(entry.number for entry in store.log if entry.loop == 1) > lost
@@ -130,8 +130,8 @@ def test_secondary_loops_go_on_above_their_lost_numbers() -> None:
 @pytest.mark.parametrize("restarted", [(), (1, 2, 3, 4)])
 def test_an_empty_store_is_one_that_has_lost_all_formations(restarted: tuple[int, ...]) -> None:
     cluster, checkers = changed_cluster(4)
-    lost, store = checkers.formations()[-1].number, cluster.store_access.store
-    store.leadership, store.log = MemoryFormationStore().leadership, []
+    lost = checkers.formations()[-1].number
+    cluster.store_access.lose()
     restart(cluster, *restarted)
     cluster.run(6 * SECOND)
     assert checkers.formations()[-1].number > lost

@@ -54,21 +54,21 @@ def check(
     """Simulate rings with faults and check every guarantee.
 
     Each world is drawn from a seed: its sites, timing, links and faults. A world is one ring, or with --healing a whole
-    deployment: loops, reformation servers and their store, under crashes, pauses, partitions, clock errors, lost
-    journal entries, growth, retirement and injected datagrams. After all faults have ended, every message must be in
-    every journal. With --failover the only fault is that one or two members crash, and the promised times must be kept.
-    With --floor every site runs a trading floor: its replicas must make the same trades, committed trades must stay,
-    and cash and shares must add up exactly. With --overload turns take time, nodes share processors with one another
-    and with other programs, and sources publish up to several times what the processors can carry: within a second
-    they must be slowed, so that releases are on time and no site is taken for failed.
+    deployment: loops, reformation servers and their store, under crashes, pauses, cut links, clock errors, lost
+    journals, growth, retirement and injected datagrams; the summary has the share of worlds with each. After all faults
+    have ended, every message must be in every journal. With --failover the only fault is that one or two members crash,
+    and the promised times must be kept. With --floor every site runs a trading floor: its replicas must make the same
+    trades, committed trades must stay, and cash and shares must add up exactly. With --overload turns take time, nodes
+    share processors with one another and with other programs, and sources publish up to several times what the
+    processors can carry: within a second they must be slowed, so that releases are on time and no site is taken for
+    failed.
 
     A world that breaks a guarantee is named with the command that repeats it exactly. The exit code is then 1.
-
     The digest covers every datagram and every release in these worlds, with its time. It is the same on every machine
     with the same version of fairtape, for any number of jobs: equal digests mean equal histories.
 
     With --results a campaign can be interrupted and continued: worlds that the file has are not run again, and count in
-    the summary. The file is refused after a change of the code, and for other kinds of worlds.
+    the summary, also in its seeds per second. The file is refused after a change of the code, and for other kinds.
     """
     from fairtape.simulation.campaign import CampaignDigest, CampaignTally, cores, replay_command
 
@@ -191,12 +191,18 @@ def _summary(tally: "CampaignTally", seconds: float, kind: RunKind) -> str:
         f"{tally.messages:,} messages, {tally.deliveries:,} datagrams, {tally.deliveries / seconds:,.0f} per second"
         + "".join(f"\n  {_distribution_text(name, took)}" for name, took in _distributions(tally))
         + (f"\n  {kind.counts}: {_counts_text(tally)}" if tally.counts else "")
+        + (f"\n  {_seeds_text(tally, seconds)}" if tally.faults else "")
         + "".join(f"\n  {line}" for line in _by_checker(tally, kind))
     )
 
 
 def _counts_text(tally: "CampaignTally") -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(tally.counts.items()))
+
+
+def _seeds_text(tally: "CampaignTally", seconds: float) -> str:
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in tally.fault_shares().items())
+    return f"{tally.seeds / seconds:.2f} seeds per second; share of the seeds with each fault: {shares}"
 
 
 def _by_checker(tally: "CampaignTally", kind: RunKind) -> list[str]:
@@ -247,6 +253,8 @@ def _fields(tally: "CampaignTally", seconds: float, kind: RunKind, jobs: int) ->
         "delivered_everything": tally.all_delivered,
         "declared_a_failure": tally.reforming,
         "seconds": round(seconds, 3),
+        "seeds_per_s": round(tally.seeds / seconds, 3),
+        "fault_shares": {name: round(share, 4) for name, share in tally.fault_shares().items()},
         "jobs": jobs,
         "counts": dict(sorted(tally.counts.items())),
         "durations": {

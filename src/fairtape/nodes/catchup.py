@@ -58,6 +58,11 @@ class CatchUpReader:
         self._deferred = False
 
     @property
+    def partial_entries(self) -> int:
+        """The entries of which chunks are held."""
+        return len(self._partial)
+
+    @property
     def window(self) -> int:
         """The number of chunks to request: one is enough to learn whether a deferred entry may be taken."""
         return 1 if self._deferred else WINDOW
@@ -299,6 +304,11 @@ class CatchUpServer:
         chunks = min(request.chunks_max, WINDOW)
         size = 2 * chunks * chunk_size(self._datagram_max)
         return Fetch(request.token, request.formation, size, self._ticket, count_max=chunks)
+
+    @property
+    def pending(self) -> int:
+        """The requests that wait for the journal."""
+        return len(self._requests)
 
     def end_read(self, ticket: int) -> CatchUp | None:
         """The request for which the journal was read. It is no longer pending, whether it can be answered or not."""

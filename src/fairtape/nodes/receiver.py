@@ -8,8 +8,9 @@ lease to act. What the ring cannot repair comes from another site's journal, ent
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from fairtape.core.effects import (
     Append,
@@ -26,6 +27,7 @@ from fairtape.core.effects import (
 )
 from fairtape.core.entries import Entry, Position
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.queue_sizes import QueueSize
 from fairtape.nodes.journal_position import JournalPosition
 from fairtape.nodes.membership import Membership
 from fairtape.nodes.message_authentication import MessageAuthenticator
@@ -36,9 +38,9 @@ from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ack_timeout import AckTimeout
-from fairtape.ring.receiver.ordering import Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import ReceiveBuffer
-from fairtape.ring.receiver.recovery import Recoveries, TransitionObserver, combine_requests
+from fairtape.ring.receiver.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
+from fairtape.ring.receiver.receive_buffer import HELD_BLOCKS_MAX, STREAMS_MAX, ReceiveBuffer, StreamKey
+from fairtape.ring.receiver.recovery import RECOVERIES_MAX, Recoveries, TransitionObserver, combine_requests
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.repair import RepairRequests
@@ -59,6 +61,9 @@ from fairtape.wire.frames import (
     kind_of,
 )
 from fairtape.wire.seals import Keys
+
+RELEASE_LEASES: Final = 2  # for which messages may wait to be released: then the lease was not renewed
+RELEASES_MIN: Final = 192  # further ones that a site adopts while it catches up: three requests
 
 
 class JoinedTooLate(ValueError):
@@ -280,6 +285,27 @@ class Receiver:
     def complete_through(self) -> int:
         """The highest token up to which everything is held."""
         return self._ordering.complete_through
+
+    def holds_block(self, stream: StreamKey, first: int, datagram: bytes) -> bool:
+        """Whether it holds this block of a stream, as this datagram."""
+        known = self._buffer.find(stream)
+        held = None if known is None else known.find(first)
+        return held is not None and held[2] == datagram
+
+    def formation_numbered(self, number: int) -> Formation | None:
+        """The formation with this number; None if it is not remembered."""
+        return self._formations.numbered(number)
+
+    def queue_sizes(self) -> Iterator[QueueSize]:
+        """The sizes of its queues. No more releases wait than are ordered until they are due or a lease has ended."""
+        timing = self.formation.timing
+        period = timing.delay_max + timing.reform_delay + RELEASE_LEASES * timing.lease_period
+        blocks, incarnations = self._buffer.sizes
+        yield QueueSize("blocks of one stream", blocks, HELD_BLOCKS_MAX + 1)  # and the one that closes a hole
+        yield QueueSize("incarnations of one source", incarnations, 2 * STREAMS_MAX)  # those that were named as well
+        yield QueueSize("acknowledgments ahead", self._ordering.ahead, TOKENS_AHEAD_MAX)
+        yield QueueSize("recoveries", len(self._recoveries), RECOVERIES_MAX)
+        yield QueueSize("releases", self._releases.waiting, RELEASES_MIN + period // timing.token_period)
 
     @property
     def suspect(self) -> tuple[NodeId, int] | None:

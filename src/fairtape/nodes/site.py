@@ -7,7 +7,7 @@ site rolls it back before it continues.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,8 +29,9 @@ from fairtape.core.effects import (
 )
 from fairtape.core.entries import Entry, decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
+from fairtape.core.queue_sizes import QueueSize
 from fairtape.core.timing import Timing
-from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
+from fairtape.nodes.catchup import ENTRIES_MAX, REQUESTS_MAX, CatchUpClient, CatchUpServer
 from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.journal_position import Disagreement
 from fairtape.nodes.membership import Membership
@@ -401,6 +402,14 @@ class Site:
     def clock_bound(self) -> Duration:
         """The error bound of this site's clock."""
         return self._clock_estimator.bound(self._own_bound())
+
+    def queue_sizes(self) -> Iterator[QueueSize]:
+        """The sizes of its queues and tables, and their limits."""
+        yield QueueSize("entries to catch up with", self._catch_up_client.reader.partial_entries, ENTRIES_MAX)
+        yield QueueSize("requests for history", self._catch_up_server.pending, REQUESTS_MAX)
+        yield QueueSize("requests for a lease", len(self._asked), REPORTS_MAX)
+        if self.receiver is not None:
+            yield from self.receiver.queue_sizes()
 
     @property
     def timing(self) -> Timing:

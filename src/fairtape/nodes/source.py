@@ -1,15 +1,17 @@
 """The source (S_P): numbers, seals and sends messages until they are acknowledged, keeps them until settled."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Effect, Multicast, Notice
 from fairtape.core.instants import NEVER, Instant
+from fairtape.core.queue_sizes import QueueSize
 from fairtape.core.timing import Timing
 from fairtape.ring.load import SiteLoad
 from fairtape.ring.membership.formation import MEMBERS_MAX
-from fairtape.ring.sender.transmission import BURST_BLOCKS_MAX, Transmission
+from fairtape.ring.sender.retention import KEPT_BLOCKS_MAX
+from fairtape.ring.sender.transmission import BURST_BLOCKS_MAX, FLIGHT_BLOCKS_MAX, QUEUE_MAX, Transmission
 from fairtape.ring.sender.window import Limit, SendPace, SendWindow
 from fairtape.wire.frames import (
     DATAGRAM_MAX,
@@ -176,6 +178,12 @@ class Source:
     def held_back_by(self) -> dict[Limit, float]:
         """Why the window held something back, as shares of all acknowledgments, the most frequent reason first."""
         return self._transmission.held_back_by
+
+    def queue_sizes(self) -> Iterator[QueueSize]:
+        """The sizes of its queues, and their limits."""
+        yield QueueSize("bytes to pack", self.queued, QUEUE_MAX)
+        yield QueueSize("blocks in flight", self.in_flight, FLIGHT_BLOCKS_MAX)
+        yield QueueSize("retention", self.kept, KEPT_BLOCKS_MAX)
 
     @property
     def idle(self) -> bool:

@@ -77,6 +77,7 @@ class CampaignTally:
     failures: list[RunOutcome] = field(default_factory=list)
     durations: dict[str, list[Duration]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)  # the seeds in which each kind took place
 
     def add(self, outcome: RunOutcome) -> None:
         self.seeds += 1
@@ -88,8 +89,16 @@ class CampaignTally:
         for name, took in outcome.durations:
             self.durations.setdefault(name, []).append(took)
         self.counts.update(dict(outcome.counts))
+        self.faults.update(set(outcome.faults))
         if outcome.failed:
             self.failures.append(outcome)
+
+    def fault_shares(self) -> dict[str, float]:
+        """The share of the seeds in which each kind of fault took place, the most frequent first."""
+        return {
+            name: count / self.seeds
+            for name, count in sorted(self.faults.items(), key=lambda each: (-each[1], each[0]))
+        }
 
     def broken(self) -> dict[str, list[RunOutcome]]:
         """The worlds that broke a guarantee, by guarantee."""

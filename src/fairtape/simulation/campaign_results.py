@@ -91,7 +91,7 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
 
 def _outcome(line: dict[str, Any]) -> RunOutcome:
     pairs = {name: tuple(map(tuple, line[name])) for name in ("durations", "counts")}
-    return RunOutcome(**{**line, **pairs})
+    return RunOutcome(**{**line, **pairs, "faults": tuple(line["faults"])})
 
 
 def code_digest() -> str:

@@ -9,6 +9,7 @@ observer; `cluster_checkers` connects it to a cluster.
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
@@ -57,6 +58,9 @@ class Facts:
     released_through: dict[NodeId, int] = field(default_factory=lambda: defaultdict(int))  # token
     released: int = 0  # count of releases
     late_at: Counter[NodeId] = field(default_factory=Counter)  # releases marked late, by site
+    rolled_back: AbstractSet[tuple[int, int]] = frozenset()
+    """Token and number of messages that the copies of journals lacked which were put back: no machine can know it."""
+    is_deceived: Callable[[NodeId], bool] = lambda _: False  # whether a site's clock is wrong by more than its bound
     reported: dict[NodeId, Report] = field(default_factory=dict)
     down: set[NodeId] = field(default_factory=set)
     paused: set[NodeId] = field(default_factory=set)
@@ -82,7 +86,9 @@ class Facts:
         return self.grain(node) + self.delay.get(node, 0)
 
     def broken_between(self, earlier: int, later: int, sequence: int) -> bool:
-        """Whether a Break after one formation and not after another allows that this number has another message."""
+        """Whether this number may have another message: by a Break between, or since a journal was rolled back."""
+        if any(lost == sequence for _, lost in self.rolled_back):
+            return True
         return any(f.broken and earlier < f.number <= later and f.first_sequence <= sequence for f in self.formations())
 
 
@@ -204,7 +210,8 @@ class CommittedSurvives(Checker):
 
     def truncated(self, node: NodeId, token: int) -> None:
         released = self.facts.released_through[node]
-        if token < released and not any(formation.broken for formation in self.facts.formations()):
+        forgotten = any(token < lost <= released for lost, _ in self.facts.rolled_back)
+        if token < released and not forgotten and not any(each.broken for each in self.facts.formations()):
             self.violated(node, f"removed tokens after {token}, released {released}")
 
     def healed(self) -> None:
@@ -352,7 +359,8 @@ class Fenced(Checker):
     """Once a formation is recorded, no site acts on tokens that it supersedes.
 
     By then its members have been fenced, or their leases have expired by any correct clock. An acknowledgment that was
-    sent before may be sent again as a repair; a new one may not be sent, and nothing may be released.
+    sent before may be sent again as a repair; a new one may not be sent, and nothing may be released. A site whose
+    clock is wrong by more than its bound may act: others ignore what it sends, and K + 1 sites hold what it releases.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -372,7 +380,7 @@ class Fenced(Checker):
         for later in reversed(self.facts.formations()):
             if later.number <= number:
                 return
-            if later.first_token <= token:
+            if later.first_token <= token and not self.facts.is_deceived(node):
                 text = f"{did} token {token} of formation {number}, which formation {later.number} superseded"
                 self.violated(node, text)
 
@@ -621,7 +629,8 @@ class EverythingArrives(Checker):
 
     def healed(self) -> None:
         missing = self.missing()
-        if missing is not None and not any(formation.broken for formation in self.facts.formations()):
+        lost = self.facts.rolled_back or any(formation.broken for formation in self.facts.formations())
+        if missing is not None and not lost:
             self.violated(None, missing)
 
 

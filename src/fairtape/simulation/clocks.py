@@ -33,6 +33,13 @@ class SimulatedClock(Protocol):
     def when(self, shown: Instant, since: Instant) -> Instant:
         """The first true instant, not before `since`, at which the clock shows at least `shown`."""
 
+    def error_at(self, at: Instant) -> Duration:
+        """How far ahead of the truth the clock is, without its noise: for checkers, which change nothing."""
+
+    @property
+    def grain(self) -> Duration:
+        """How far beyond a deadline the clock may be when its node is woken for it."""
+
 
 class TrueClock:
     """Shows the true time."""
@@ -47,6 +54,13 @@ class TrueClock:
 
     def when(self, shown: Instant, since: Instant) -> Instant:
         return max(shown, since)
+
+    def error_at(self, at: Instant) -> Duration:  # noqa: ARG002 - never any
+        return 0
+
+    @property
+    def grain(self) -> Duration:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +143,11 @@ class DriftingClock:
                 return reached
         raise AssertionError("the last piece has no end")
 
+    def error_at(self, at: Instant) -> Duration:
+        return self._pieces[max(bisect_right(self._pieces, at, key=lambda piece: piece.since) - 1, 0)].shows(at) - at
+
     @property
     def grain(self) -> Duration:
-        """How far beyond a deadline the clock may be when its node is woken for it."""
         return self._noise + self.step_max + 2
 
     @property
@@ -139,6 +155,53 @@ class DriftingClock:
         """The largest jump between two pieces."""
         jumps = (later.since + later.offset - earlier.shows(later.since) for earlier, later in pairwise(self._pieces))
         return max(map(abs, jumps), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """From true instant `since` on, a clock shows `offset` more than it would otherwise."""
+
+    since: Instant
+    offset: Duration
+    declared: Duration = 0  # by how much it declares a larger bound
+
+
+class OffsetClock:
+    """Another clock with offsets: it was set, or it stood still with its machine."""
+
+    __slots__ = ("_base", "_offsets", "bound")
+
+    def __init__(self, base: SimulatedClock, offsets: Sequence[Offset]) -> None:
+        assert all(earlier.since < later.since for earlier, later in pairwise(offsets))
+        self._base = base
+        self._offsets = (Offset(0, 0), *offsets)
+        self.bound = base.bound
+
+    def _position(self, at: Instant) -> int:
+        return max(bisect_right(self._offsets, at, key=lambda offset: offset.since) - 1, 0)
+
+    def read(self, at: Instant) -> Instant:
+        present = self._offsets[self._position(at)]
+        shown = self._base.read(at) + present.offset
+        self.bound = self._base.bound + present.declared
+        return shown
+
+    def when(self, shown: Instant, since: Instant) -> Instant:
+        for position in range(self._position(since), len(self._offsets)):
+            present = self._offsets[position]
+            reached = self._base.when(shown - present.offset, max(since, present.since))
+            last = position + 1 == len(self._offsets)
+            if last or reached < self._offsets[position + 1].since:
+                return reached
+        raise AssertionError("the last offset has no end")
+
+    def error_at(self, at: Instant) -> Duration:
+        return self._base.error_at(at) + self._offsets[self._position(at)].offset
+
+    @property
+    def grain(self) -> Duration:
+        steps = (abs(later.offset - earlier.offset) for earlier, later in pairwise(self._offsets))
+        return self._base.grain + max(steps, default=0)
 
 
 def drifting_clock(

@@ -12,24 +12,9 @@ from itertools import groupby
 from random import Random
 from typing import Final
 
-from fairtape.core.effects import Channel
+from fairtape.core.effects import Channel, Ordered
 from fairtape.core.entries import Entry
-from fairtape.core.formation_log import (
-    ENTRIES_MAX,
-    Claim,
-    Claimed,
-    Leadership,
-    LogEntry,
-    Recall,
-    Recalled,
-    Record,
-    Recorded,
-    RecordRefused,
-    StoreRequest,
-    StoreResponse,
-    Unavailable,
-)
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.machine import Machine
 from fairtape.core.spans import StreamId
@@ -46,7 +31,8 @@ from fairtape.ring.receiver.tracing import Tracer
 from fairtape.simulation.clocks import SimulatedClock, TrueClock
 from fairtape.simulation.network import LinkModel, Tree
 from fairtape.simulation.processors import Placement
-from fairtape.simulation.simulated_journal import SimulatedJournal
+from fairtape.simulation.simulated_journal import JournalCopy, SimulatedJournal
+from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import World, chance_for
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
@@ -57,54 +43,6 @@ PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
 RECORD_MAX: Final = 120  # bytes of a message that fits the smallest block
 FILLER: Final = b"chatter"  # in the digest of every history, as the secret is, so neither must change
 SECRET: Final = b"a realm"
-
-
-class MemoryFormationStore:
-    """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
-
-    __slots__ = ("_before", "history", "leadership", "log")
-
-    def __init__(self) -> None:
-        self.leadership: Leadership | None = None
-        self.log: list[LogEntry] = []
-        self.history: list[LogEntry] = []  # all that was ever recorded, also what a restored backup does not have
-        self._before: list[tuple[Leadership | None, list[LogEntry]]] = []  # before each record: backups
-
-    def restore(self, records: int) -> None:
-        """Go back to a backup that was made before the last `records` records."""
-        self.leadership, self.log = self._before[-records]
-        del self._before[-records:]
-
-    def answer(self, question: StoreRequest) -> StoreResponse:
-        """Answer one request. Always available: outages are simulated by `SimulatedStoreAccess`."""
-        match question:
-            case Recall():
-                latest = {entry.loop: entry for entry in self.log}
-                return Recalled(self.leadership, tuple(latest[loop] for loop in sorted(latest)))
-            case Claim():
-                if self.leadership == question.expected:
-                    self.leadership = question.wanted
-                return Claimed(self.leadership)
-            case Record():
-                return self._record(question.entries)
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _record(self, entries: tuple[LogEntry, ...]) -> Recorded | RecordRefused:
-        assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
-        appended = list(self.log)
-        for entry in entries:
-            numbers = [other.number for other in appended if other.loop == entry.loop]
-            if self.leadership is None or entry.term != self.leadership.term:
-                return RecordRefused(entries)
-            if numbers and entry.number <= numbers[-1]:
-                return RecordRefused(entries)
-            appended.append(entry)
-        self._before.append((self.leadership, self.log))
-        self.history += entries
-        self.log = appended
-        return Recorded(entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,26 +71,6 @@ class ClusterPlan:
     secret: bytes = SECRET
 
 
-class SimulatedStoreAccess:
-    """The connection of the reformation servers to the formation store, with delay and outages."""
-
-    def __init__(self, delay: Duration, chance: Random) -> None:
-        self.store = MemoryFormationStore()
-        self.unavailable = False  # for all servers
-        self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
-        self._delay = delay
-        self._chance = chance
-
-    def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
-        """The response and its delay. In an outage a request may be carried out although the response is lost."""
-        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
-        if self.unavailable or node in self.cut_off:
-            if self._chance.random() < 0.2:
-                self.store.answer(question)
-            return SECOND // 4, Unavailable(question)
-        return delay, self.store.answer(question)
-
-
 class Cluster:
     """A running deployment."""
 
@@ -160,6 +78,9 @@ class Cluster:
         self.plan = plan
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
+        self.rolled_back: set[tuple[int, int]] = set()  # (token, sequence) of messages that copies of journals lacked
+        self.resumed = False  # the operator has ordered to go on, with a smaller K or a Break
+        self.missing_keys: dict[NodeId, set[NodeId]] = {}  # the sources whose keys a site lacks when it starts
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
         self.homes = dict(plan.topology.homes())
         self.sites = tuple(self.homes)
@@ -267,6 +188,15 @@ class Cluster:
             self._incarnations[source] += max(len(self.plan.group), 1)
         return self._new_sources(node)
 
+    def roll_back_journal(self, site: NodeId, copy: JournalCopy) -> None:
+        """Replace the journal of a stopped site by an older copy. The truth is noted: its identity does not show it."""
+        journal = self.journals[site]
+        end = copy.entries[-1].token if copy.entries else 0
+        for entry in journal.entries:
+            if isinstance(entry, Ordered) and entry.token > end:
+                self.rolled_back |= {(entry.token, entry.sequence + offset) for offset in range(entry.count)}
+        journal.restore(copy)
+
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
         """Publish messages through a source; what it does not accept is offered again later."""
         capacity = PENDING_MAX - len(self._pending[source])
@@ -296,6 +226,7 @@ class Cluster:
     def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """Send an operator command to all reformation servers."""
         self._serial += 1
+        self.resumed = self.resumed or verb is OperatorVerb.RESUME
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )
@@ -352,9 +283,11 @@ class Cluster:
             durable=plan.durable,
             datagram_max=plan.datagram_max,
         )
+        missing = self.missing_keys.get(node, set())
+        known = {source: key for source, key in self._keys.sources.items() if source not in missing}
         return Site(
             config,
-            keys=self._keys,
+            keys=replace(self._keys, sources=known),
             born_at=self._born_at(node),
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,

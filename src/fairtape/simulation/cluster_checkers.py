@@ -10,7 +10,6 @@ from fairtape.nodes.coordinator.server import Reformer
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.simulation.checkers import Checkers, Facts
-from fairtape.simulation.clocks import DriftingClock
 from fairtape.simulation.cluster import Cluster
 from fairtape.wire.frames import NodeId
 
@@ -38,6 +37,8 @@ class ClusterCheckers(Checkers):
                 used=cluster.numbers_used,
                 grain=self._grain,
                 true_time=lambda: cluster.world.now,
+                rolled_back=cluster.rolled_back,
+                is_deceived=self._is_deceived,
             )
         )
 
@@ -70,11 +71,11 @@ class ClusterCheckers(Checkers):
 
     def formations(self) -> list[Formation]:
         """The fixed formation, or all that were ever recorded for the primary loop."""
-        history = self._cluster.store_access.store.history
-        for entry in history[self._decoded :]:
+        recorded = self._cluster.store_access.recorded
+        for entry in recorded[self._decoded :]:
             if entry.loop == 0:
                 self._formations.append(decode_formation(entry.formation))
-        self._decoded = len(history)
+        self._decoded = len(recorded)
         return self._formations
 
     def durations(self) -> Iterator[tuple[str, Duration]]:
@@ -101,11 +102,16 @@ class ClusterCheckers(Checkers):
         machine = self._cluster.source(source)
         return (source, machine.incarnation), machine.settled_through
 
+    def _is_deceived(self, node: NodeId) -> bool:
+        if self._cluster.plan.formation is not None:
+            return False
+        clock, timing = self._cluster.world.clock(node), self._cluster.plan.topology.primary.timing
+        return abs(clock.error_at(self._cluster.world.now)) > max(clock.bound, timing.clock_error_max)
+
     def _grain(self, node: NodeId) -> Duration:
         """How late a correct clock may be at a deadline; a step beyond the permitted clock error does not count."""
         if node not in self._grains:
-            clock = self._cluster.world.clock(node)
-            grain = clock.grain if isinstance(clock, DriftingClock) else 0
+            grain = self._cluster.world.clock(node).grain
             if self._cluster.plan.formation is None:  # a site of a fixed formation cannot withdraw
                 grain = min(grain, 2 * self._cluster.plan.topology.primary.timing.clock_error_max + MICROSECOND)
             self._grains[node] = grain

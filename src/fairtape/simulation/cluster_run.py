@@ -18,11 +18,14 @@ from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.ring.membership.formation import Formation
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_checkers import ClusterCheckers
+from fairtape.simulation.cluster_faults import ClusterFaults
+from fairtape.simulation.fairness_checkers import FairnessCheckers
 from fairtape.simulation.fault_schedule import Burst, FaultSchedule, Outage, draw
 from fairtape.simulation.faults import Intruder, schedule_fault
+from fairtape.simulation.operation_checkers import OperationCheckers
 from fairtape.simulation.recorder import Recorder
 from fairtape.simulation.ring_schedule import draw_ring
-from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation
+from fairtape.simulation.world import EPOCH, Spinning, Storm, Violation, chance_for
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import MembershipState, OperatorVerb
 
@@ -50,6 +53,7 @@ class RunOutcome:
     digest: int = 0
     durations: tuple[tuple[str, Duration], ...] = ()  # named durations, for distributions over many seeds
     counts: tuple[tuple[str, int], ...] = ()  # named counts, for sums over many seeds
+    faults: tuple[str, ...] = ()  # the kinds of faults that took place
 
     @property
     def failed(self) -> bool:
@@ -65,6 +69,12 @@ class ClusterRun:
         self.cluster = Cluster(schedule.plan)
         self.checkers = ClusterCheckers(self.cluster)
         self.cluster.world.observers.append(self.checkers)
+        if schedule.plan.formation is None:
+            self.cluster.world.observers += [
+                FairnessCheckers(self.cluster),
+                OperationCheckers(self.cluster, self.checkers.formations),
+            ]
+        self.faults = ClusterFaults(self.cluster, chance_for("published by faults", schedule.seed))
         self.recorder: Recorder | None = None
         if record is not None:
             self.recorder = Recorder(self.cluster.world, since=record[0], until=record[1])
@@ -83,6 +93,8 @@ class ClusterRun:
         for outage in self.schedule.outages:
             world.at(outage.at, partial(self._close_store, outage))
             world.at(outage.at + outage.period, partial(self._open_store, outage))
+        for cluster_fault in self.schedule.cluster_faults:
+            self.faults.schedule(cluster_fault)
         for at, site in self.schedule.arrivals:
             world.at(at, partial(cluster.start_site, site))
         for at, verb, site in self.schedule.commands:
@@ -183,8 +195,7 @@ class ClusterRun:
         """End all faults. In a fixed formation crashed nodes stay down; a source may have a restart scheduled."""
         world, cluster = self.cluster.world, self.cluster
         world.network.heal()
-        cluster.store_access.unavailable = False
-        cluster.store_access.cut_off.clear()
+        cluster.store_access.heal()
         for site in cluster.plan.late_sites:
             cluster.start_site(site)
         for node in (*cluster.sites, *cluster.plan.reformers, *cluster.plan.sources):
@@ -226,6 +237,7 @@ class ClusterRun:
             simulated=cluster.world.now - EPOCH,
             digest=cluster.world.digest,
             durations=tuple(self.checkers.durations()),
+            faults=tuple(sorted(self.faults.occurred | self.schedule.kinds())),
         )
 
 

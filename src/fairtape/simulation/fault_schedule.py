@@ -3,11 +3,11 @@
 Sites, sources and reformation servers crash, restart and pause. Journals lose entries that were never synced. Links
 clog, the network partitions, and branches of a multicast tree lose datagrams together. The formation store is
 unavailable, to one server or to all. Clocks drift, step and lose their reference. Sites join, are retired and admitted
-again. An intruder injects datagrams.
+again. An intruder injects datagrams. The faults of `cluster_faults` come on top, a few of them in each seed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, NamedTuple
 
@@ -17,6 +17,8 @@ from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, PaceRule, Remedy, Topology
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
 from fairtape.simulation.cluster import ClusterPlan
+from fairtape.simulation.cluster_fault_draws import DrawnNodes, draw_cluster_faults
+from fairtape.simulation.cluster_faults import ClusterFault, with_offsets
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import LinkModel
 from fairtape.simulation.world import EPOCH, chance_for
@@ -59,6 +61,19 @@ class FaultSchedule:
     intruder_period: Duration = 0  # the mean time between two injected datagrams; 0: no intruder
     bursts: tuple[Burst, ...] = ()
     faulty_clocks: tuple[NodeId, ...] = ()  # sites of a fixed formation whose clocks leave their bound
+    cluster_faults: tuple[ClusterFault, ...] = ()
+
+    def kinds(self) -> set[str]:
+        """The kinds of faults that are certain to take place; those of `cluster_faults` depend on the run."""
+        also = (
+            ("outage of the store", self.outages),
+            ("retired or admitted site", self.commands),
+            ("late site", self.arrivals),
+            ("intruder", self.intruder_period),
+            ("lossy journals", not self.plan.durable),
+            ("loss on a tree", self.plan.tree_loss),
+        )
+        return {type(fault).__name__.lower() for fault in self.faults} | {name for name, these in also if these}
 
     def describe(self) -> str:
         """One line for the output of `fairtape check`."""
@@ -85,6 +100,7 @@ class FaultSchedule:
         names = sorted({type(fault).__name__.lower() for fault in self.faults})
         also = (("outage", self.outages), ("order", self.commands), ("arrival", self.arrivals))
         names += [name for name, these in also if these] + ["intruder"] * bool(self.intruder_period)
+        names += sorted({fault.name for fault in self.cluster_faults})
         return (
             f"{loops} sites, {len(self.plan.reformers)} reformation servers, {len(self.plan.sources)} sources, "
             f"K={topology.resilience}, {topology.excess.value}, {topology.remedy.value}, "
@@ -104,6 +120,16 @@ def draw(seed: int) -> FaultSchedule:
     arrivals = tuple(_arrivals(chance_for("arrivals", seed), topology, heals_at))
     started = tuple(site for site in sites if site not in {site for _, site in arrivals})
     faults = sorted(_faults(chance, started, reformers, sources, heals_at), key=lambda fault: fault.at)
+    leader_lease = max(timing.reform_delay, 200 * MILLISECOND)
+    nodes = DrawnNodes(
+        sites=started,
+        reformers=reformers,
+        sources=sources,
+        timing=timing,
+        leader_lease=leader_lease,
+        heals_at=heals_at,
+    )
+    cluster_faults = tuple(draw_cluster_faults(seed, nodes))
     plan = ClusterPlan(
         topology=topology,
         reformers=reformers,
@@ -112,7 +138,7 @@ def draw(seed: int) -> FaultSchedule:
         seed=seed,
         tree_loss=chance.choice((0.0, 0.01, 0.05)) if chance.random() < 0.3 else None,
         durable=chance.random() < 0.8,
-        leader_lease=max(timing.reform_delay, 200 * MILLISECOND),
+        leader_lease=leader_lease,
         store_delay=chance.choice((MILLISECOND, 5 * MILLISECOND, 30 * MILLISECOND)),
         late_sites=tuple(site for _, site in arrivals),
         clocks={
@@ -122,7 +148,8 @@ def draw(seed: int) -> FaultSchedule:
     )
     return FaultSchedule(
         seed=seed,
-        plan=plan,
+        plan=replace(plan, clocks=with_offsets(plan.clocks, cluster_faults)),
+        cluster_faults=cluster_faults,
         faults=tuple(faults),
         outages=tuple(_outages(chance, reformers, heals_at)),
         commands=tuple(_commands(chance_for("orders", seed), sites, heals_at)),

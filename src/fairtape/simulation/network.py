@@ -2,9 +2,11 @@
 
 Each direction of each pair of nodes is a link with its own fault probabilities. A multicast may follow a tree; then a
 loss on an edge is a loss for all nodes behind it, as in a real network. Links clog one by one and unclog in any order.
-Partitions cut every link between two sides. Rules drop the datagrams that a scenario names.
+Partitions cut every link between two sides; single links are cut, too, in one direction or in both. Rules drop the
+datagrams that a scenario names.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -21,6 +23,7 @@ HELD_MAX: Final = 10_000  # datagrams on one clogged link; more are lost, as in 
 ScheduleDelivery: TypeAlias = Callable[[Duration, NodeId, bytes], None]
 Watch: TypeAlias = Callable[[NodeId, NodeId, bytes, Duration | None], None]
 LinkModel: TypeAlias = Callable[[NodeId, NodeId], LinkFaults]
+Substitution: TypeAlias = Callable[[NodeId, NodeId, bytes], bytes]
 
 
 class Link:
@@ -105,6 +108,7 @@ class Network:
     ) -> None:
         self.rules: list[DropRule] = []
         self.watch: Watch | None = None
+        self.substitution: Substitution | None = None  # what a node of two faces sends instead, by origin and receiver
         self._link_model = link_model
         self._chance = chance
         self._deliver = deliver
@@ -116,6 +120,7 @@ class Network:
         self._fan_outs: dict[tuple[NodeId, int], list[Link]] = {}
         self._branches: dict[tuple[NodeId, int], list[tuple[int, Link | None]]] = {}
         self._sides: list[tuple[NodeId, ...]] = []
+        self._cut_links: Counter[tuple[NodeId, NodeId]] = Counter()  # cut one by one, each direction for itself
 
     def join(self, node: NodeId, channels: Iterable[int]) -> None:
         """Subscribe a node to these channels."""
@@ -135,8 +140,10 @@ class Network:
         """End all clogs, partitions and rules, and all loss and duplication; delays stay."""
         self.rules.clear()
         self._tree = None
+        self.substitution = None
         for side in list(self._sides):
             self.mend(side)
+        self.mend_links(tuple(self._cut_links.elements()))
         link_model = self._link_model
         self._link_model = lambda origin, to: replace(link_model(origin, to), loss=0.0, duplication=0.0)
         for link in self._links.values():
@@ -187,7 +194,32 @@ class Network:
         for link in self._links.values():
             link.cuts -= _crosses(link, side)
 
+    def cut_links(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
+        """Cut these links, each from its first node to its second. Cuts nest."""
+        for origin, to in links:
+            self._cut_links[origin, to] += 1
+            if (known := self._links.get((origin, to))) is not None:
+                known.cuts += 1
+
+    def mend_links(self, links: Iterable[tuple[NodeId, NodeId]]) -> None:
+        """End one cut of each of these links."""
+        for origin, to in links:
+            if not self._cut_links[origin, to]:
+                continue  # healed in the meantime
+            self._cut_links[origin, to] -= 1
+            if (known := self._links.get((origin, to))) is not None:
+                known.cuts -= 1
+
+    def is_open(self, origin: NodeId, to: NodeId) -> bool:
+        """Whether datagrams pass from one node to another: the link is neither cut nor clogged."""
+        known = self._links.get((origin, to))
+        if known is not None:
+            return not known.cuts and not known.clogs
+        return not self._cuts_of(origin, to)
+
     def _cross(self, link: Link, datagram: bytes, link_faults: LinkFaults) -> None:
+        if self.substitution is not None:
+            datagram = self.substitution(link.origin, link.to, datagram)
         if (link.cuts or link.clogs or self.rules) and self._blocks(link, datagram):
             return
         arrivals = arrival_delays(link_faults, self._chance)
@@ -241,8 +273,12 @@ class Network:
         link = self._links.get((origin, to))
         if link is None:
             link = self._links[origin, to] = Link(origin, to, self._link_model(origin, to))
-            link.cuts = sum(_crosses(link, side) for side in self._sides)
+            link.cuts = self._cuts_of(origin, to)
         return link
+
+    def _cuts_of(self, origin: NodeId, to: NodeId) -> int:
+        sides = sum((origin in side) != (to in side) for side in self._sides)
+        return sides + self._cut_links[origin, to]
 
     def _fan_out(self, origin: NodeId, channel: int) -> list[Link]:
         receivers = [node for node in self._listeners.get(channel, ()) if self._echo or node != origin]

@@ -4,6 +4,7 @@ It survives a crash of its site. A loss of power may take the last entries, whic
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -12,6 +13,15 @@ from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, p
 from fairtape.wire.frames import NodeId
 
 UNSYNCED_MAX: Final = 20  # entries that a loss of power takes at most
+REPLACED: Final = 1 << 20  # added to the identity of a journal when its disk is replaced
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCopy:
+    """A backup of a journal."""
+
+    entries: tuple[Entry, ...]
+    released_through: int
 
 
 class SimulatedJournal:
@@ -89,6 +99,23 @@ class SimulatedJournal:
         if lost:
             kept = self.entries[:-lost]
             self.truncate_after(max((entry.token for entry in kept if isinstance(entry, Ordered)), default=0))
+
+    def lose_everything(self) -> None:
+        """The disk was replaced: the journal is empty, and has another identity."""
+        self.identity += REPLACED
+        self.restore(JournalCopy((), 0))
+
+    def copy(self) -> "JournalCopy":
+        """What a backup of the journal has now."""
+        return JournalCopy(tuple(self.entries), self.released_through)
+
+    def restore(self, copy: "JournalCopy") -> None:
+        """Replace the content by a copy; the identity stays."""
+        for table in (self.entries, self._encoded, self._positions):
+            table.clear()
+        for entry in copy.entries:
+            self.append(entry)
+        self.released_through = copy.released_through
 
     def recovered(self) -> Recovered:
         """The state that a site takes from its journal when it starts."""

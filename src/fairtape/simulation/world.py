@@ -165,6 +165,7 @@ class World:
         self.turns_max = TURNS_MAX
         self.observers: list[Observer] = []
         self.store_access: StoreAccess | None = None
+        self.receipts: Callable[[NodeId, list[bytes]], None] | None = None  # sees what a node has read
         self.network = Network(
             link_model=link_model, chance=chance, deliver=self._schedule_delivery, tree=tree, echo=echo
         )
@@ -305,6 +306,7 @@ class World:
         now = host.clock.read(self.now)
         self.deliveries += len(backlog)
         host.machine.receive_all(backlog, now)
+        self._notify_receipts(host, backlog)
         self._finish_turn(host, now)
 
     def _schedule_delivery(self, delay: Duration, node: NodeId, datagram: bytes) -> None:
@@ -330,6 +332,7 @@ class World:
             arrived.append(event)
         self.deliveries += len(arrived)
         machine.receive_all(arrived, now)
+        self._notify_receipts(host, arrived)
         self._finish_turn(host, now)
 
     def _wake(self, host: SimulatedNode) -> None:
@@ -382,6 +385,7 @@ class World:
         if arrived:
             self.deliveries += len(arrived)
             machine.receive_all(arrived, now)
+            self._notify_receipts(host, arrived)
             owed += costs.receiving(len(arrived), sum(map(len, arrived)))
         for _ in range(calls):
             placed.calls.popleft()(now)
@@ -513,6 +517,10 @@ class World:
             self.touch(host.node, partial(cast(StoreMachine, host.machine).answered, response))
 
         self.at(self.now + delay, arrive)
+
+    def _notify_receipts(self, host: SimulatedNode, datagrams: list[bytes]) -> None:
+        if self.receipts is not None:
+            self.receipts(host.node, datagrams)
 
     def _notify(self, node: NodeId, effect: Effect, now: Instant) -> None:
         for observer in self.observers:

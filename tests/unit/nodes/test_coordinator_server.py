@@ -6,7 +6,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
-from fairtape.simulation.cluster import MemoryFormationStore
+from fairtape.simulation.simulated_store import MemoryFormationStore
 from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 from unit.ring.loop_values import TIMING, report_of

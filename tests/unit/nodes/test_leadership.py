@@ -3,7 +3,7 @@
 from fairtape.core.formation_log import STORE_CALLS_PER_LEASE, Claim, Claimed, Leadership
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.coordinator.leadership import LEASE_MAX, MEASURED_CALLS, Lead
-from fairtape.simulation.cluster import MemoryFormationStore
+from fairtape.simulation.simulated_store import MemoryFormationStore
 
 NOW: Instant = 100 * SECOND
 LEASE = 300 * MILLISECOND

@@ -14,7 +14,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.simulation.cluster import MemoryFormationStore
+from fairtape.simulation.simulated_store import MemoryFormationStore
 from fairtape.storage.formation_stores import REQUESTS_MAX, StoreThread
 
 PATIENCE = 60.0

@@ -75,6 +75,11 @@ class Ordering:
         self.next_sequence = next_sequence
 
     @property
+    def ahead(self) -> int:
+        """The acknowledgments that are held and not in the order yet."""
+        return sum(1 for token in self._acks if token > self.complete_through)
+
+    @property
     def formation(self) -> Formation:
         """The formation of the next token."""
         return self.formations.of(self.complete_through + 1)

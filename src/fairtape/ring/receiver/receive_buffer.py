@@ -225,6 +225,12 @@ class ReceiveBuffer:
         return marker
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """The largest number of unacknowledged blocks of a stream, and of incarnations of a source."""
+        blocks = max((stream.waiting for stream in self._streams.values()), default=0)
+        return blocks, max(map(len, self._incarnations.values()), default=0)
+
+    @property
     def has_holes(self) -> bool:
         """Whether any stream has a hole below a held block."""
         return bool(self._with_holes)

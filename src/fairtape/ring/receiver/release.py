@@ -47,6 +47,12 @@ class ReleaseQueue:
         self._complete.append((ordered, self._formations.numbered(ordered.formation)))
 
     @property
+    def waiting(self) -> int:
+        """How many tokens with messages wait here."""
+        held = [ordered for ordered, _ in self._complete] + [ordered for ordered, _, _ in self._ready]
+        return sum(1 for ordered in held if ordered.count)
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether complete messages are not known to survive K failures."""
         return any(ordered.count for ordered, _ in self._complete)

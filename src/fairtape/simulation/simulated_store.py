@@ -1,0 +1,144 @@
+"""The formation store of a simulated deployment, and its faults.
+
+The store is a machine of its own, reached over a network: it may be unavailable, slow for one call or for all, and it
+may carry out a request whose answer comes late or never. An operator may restore it from a backup, and it may be lost.
+The truth stays: `recorded` has every formation that was ever recorded, whatever the store still knows.
+"""
+
+from random import Random
+from typing import NamedTuple
+
+from fairtape.core.formation_log import (
+    ENTRIES_MAX,
+    Claim,
+    Claimed,
+    Leadership,
+    LogEntry,
+    Recall,
+    Recalled,
+    Record,
+    Recorded,
+    RecordRefused,
+    StoreRequest,
+    StoreResponse,
+    Unavailable,
+)
+from fairtape.core.instants import SECOND, Duration
+from fairtape.wire.frames import NodeId
+
+
+class MemoryFormationStore:
+    """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
+
+    __slots__ = ("leadership", "log")
+
+    def __init__(self) -> None:
+        self.leadership: Leadership | None = None
+        self.log: list[LogEntry] = []
+
+    def answer(self, question: StoreRequest) -> StoreResponse:
+        """Answer one request. Always available: outages are simulated by `SimulatedStoreAccess`."""
+        match question:
+            case Recall():
+                latest = {entry.loop: entry for entry in self.log}
+                return Recalled(self.leadership, tuple(latest[loop] for loop in sorted(latest)))
+            case Claim():
+                if self.leadership == question.expected:
+                    self.leadership = question.wanted
+                return Claimed(self.leadership)
+            case Record():
+                return self._record(question.entries)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _record(self, entries: tuple[LogEntry, ...]) -> Recorded | RecordRefused:
+        assert len(entries) <= ENTRIES_MAX, f"{len(entries)} entries at once"
+        appended = list(self.log)
+        for entry in entries:
+            numbers = [other.number for other in appended if other.loop == entry.loop]
+            if self.leadership is None or entry.term != self.leadership.term:
+                return RecordRefused(entries)
+            if numbers and entry.number <= numbers[-1]:
+                return RecordRefused(entries)
+            appended.append(entry)
+        self.log = appended
+        return Recorded(entries)
+
+
+class _Backup(NamedTuple):
+    log: list[LogEntry]
+    leadership: Leadership | None
+    precedes_formation: bool  # of the primary loop
+
+
+class SimulatedStoreAccess:
+    """The connection of the reformation servers to the formation store, with delay, outages and other faults."""
+
+    def __init__(self, delay: Duration, chance: Random) -> None:
+        self.store = MemoryFormationStore()
+        self.recorded: list[LogEntry] = []  # all entries ever, also those that a restored store has lost
+        self.unavailable = False  # for all servers
+        self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
+        self.call_delay: Duration = 0  # every call takes at least this long
+        self.next_call_delay: Duration = 0  # the next call takes at least this long
+        self.answer_lost: dict[NodeId, Duration] = {}  # whose next claim is carried out, and after how long it gives up
+        self.answers_late: Duration = 0  # claims are carried out at once, and their answers arrive this much later
+        self._delay = delay
+        self._chance = chance
+        self._backups: list[_Backup] = []  # before each request that recorded something
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether any server may not get its answers in time."""
+        lost = self.unavailable or self.cut_off or self.answer_lost
+        return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
+
+    def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+        """The response and its delay. In an outage a request may be carried out although the response is lost."""
+        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
+        if self.unavailable or node in self.cut_off:
+            if self._chance.random() < 0.2:
+                self._carry_out(question)
+            return SECOND // 4, Unavailable(question)
+        slow, self.next_call_delay = max(self.call_delay, self.next_call_delay), 0
+        response = self._carry_out(question)
+        if isinstance(question, Claim):
+            if node in self.answer_lost:
+                return self.answer_lost.pop(node), Unavailable(question)
+            slow = max(slow, self.answers_late)
+        return max(delay, slow), response
+
+    def restore(self, formations: int) -> bool:
+        """Restore a backup from before the last `formations` formations. Returns whether there is such a backup."""
+        places = [place for place, backup in enumerate(self._backups) if backup.precedes_formation]
+        if len(places) < formations:
+            return False
+        self.restore_records(len(self._backups) - places[-formations])
+        return True
+
+    def restore_records(self, records: int) -> None:
+        """Restore a backup from before the last `records` requests that recorded something."""
+        backup = self._backups[-records]
+        self.store.log, self.store.leadership = list(backup.log), backup.leadership
+        del self._backups[-records:]
+
+    def lose(self) -> None:
+        """The store and its backups are gone."""
+        self.store.log, self.store.leadership = [], None
+        self._backups.clear()
+
+    def heal(self) -> None:
+        """End all faults; what was lost stays lost."""
+        self.unavailable = False
+        self.cut_off.clear()
+        self.answer_lost.clear()
+        self.call_delay = self.next_call_delay = self.answers_late = 0
+
+    def _carry_out(self, question: StoreRequest) -> StoreResponse:
+        log, leadership = self.store.log, self.store.leadership
+        response = self.store.answer(question)
+        if isinstance(response, Recorded):
+            self.recorded += response.entries
+            self._backups.append(_Backup(log, leadership, any(entry.loop == 0 for entry in response.entries)))
+        return response
