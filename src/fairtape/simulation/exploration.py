@@ -7,7 +7,7 @@ faults a path has had is no part of a state: a state that is reached again with 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
@@ -35,7 +35,7 @@ class Limits:
     faults: int = 3  # of one path
     states: int = 1_000_000
     seconds: float = 600.0
-    failures: int = 10  # that are kept
+    failures: int = 10  # that are kept: a few of each guarantee
     only: frozenset[StepKind] = FAULTS  # the faults that are explored
 
 
@@ -181,7 +181,9 @@ class Exploration:
 
     def _is_over(self) -> bool:
         findings, limits = self.findings, self._limits
-        if findings.states >= limits.states:
+        if len(findings.failures) >= limits.failures:
+            findings.ended_by = "failures"
+        elif findings.states >= limits.states:
             findings.ended_by = "states"
         elif self._clock() >= self._ends_at:
             findings.ended_by = "seconds"

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fairtape.simulation.explored_deployment import Deployment, DeploymentState, Step, StepKind
+from fairtape.ring.membership.topology import Excess
+from fairtape.simulation.explored_deployment import Deployment, DeploymentState, Size, Step, StepKind
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import Install, decode_membership
 
@@ -36,6 +37,11 @@ def ahead(deployment: Deployment) -> DeploymentState:
                 return cut
         state = deployment.tick(state)
     raise AssertionError(f"no site is ahead within {TICKS_MAX} ticks")
+
+
+def has_start(size: Size, name: str) -> bool:
+    """Whether a deployment of this size can be in this state: it must survive the failure of a site for a proposal."""
+    return "proposal" not in name or size.resilience > 0 or size.excess is Excess.CONTINUE
 
 
 def proposal(deployment: Deployment) -> DeploymentState:

@@ -628,16 +628,14 @@ def _possible_faults(deployment: Deployment, state: DeploymentState) -> Iterator
         if machine != DOWN:
             yield Step(StepKind.CRASH, node)
     for site in deployment.sites:
-        if not state.orders[site - 1].delayed:
-            yield Step(StepKind.DELAY, site)
-        if not state.reports[site - 1].delayed:
-            yield Step(StepKind.DELAY_REPORTS, site)
-        if not state.cut[site - 1]:
-            yield Step(StepKind.CUT, site)
+        place = site - 1
+        kinds = {
+            StepKind.DELAY: state.orders[place].delayed,
+            StepKind.DELAY_REPORTS: state.reports[place].delayed,
+            StepKind.CUT: state.cut[place],
+        }
+        yield from (Step(kind, site) for kind, present in kinds.items() if not present)
     for node, server in zip(deployment.servers, state.servers, strict=True):
-        if state.machines[deployment.positions[node]] == DOWN:
-            continue
-        if not server.loses_answer:
-            yield Step(StepKind.LOSE_ANSWER, node)
-        if not server.cut:
-            yield Step(StepKind.CUT_STORE, node)
+        kinds = {StepKind.LOSE_ANSWER: server.loses_answer, StepKind.CUT_STORE: server.cut}
+        if state.machines[deployment.positions[node]] != DOWN:
+            yield from (Step(kind, node) for kind, present in kinds.items() if not present)

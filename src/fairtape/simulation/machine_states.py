@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
 from types import FunctionType
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 from zlib import compress, decompress
 
 from fairtape.core.effects import Effect, Ordered, Recovered, Release
@@ -26,14 +26,12 @@ from fairtape.core.formation_log import StoreResponse
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
 from fairtape.core.state_table import StateTable
-from fairtape.core.timing import Timing
 from fairtape.nodes.coordinator.primary_loop import FormationDecision
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.punctuality import Punctuality, SlowMembers
 from fairtape.nodes.site import SiteConfig
 from fairtape.nodes.source import Source
-from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.frames import Control, NodeId
@@ -68,8 +66,8 @@ class SerialFreeAuthenticator(MessageAuthenticator):
         self._serial = 0
         return super().for_source(source, message)
 
-    def refusal(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:
-        return super().refusal(message, datagram, fresh=False and fresh)
+    def refusal(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:  # noqa: ARG002
+        return super().refusal(message, datagram, fresh=False)
 
 
 class OpenWindow(ReplayWindow):
@@ -115,7 +113,6 @@ _OF_NODE: Final = frozenset(
     {
         *(Keys, MessageAuthenticator, Authenticator, Marker, SiteConfig, ReformerConfig),
         *(Topology, LoopTopology, Counter, Punctuality, SlowMembers, ReplayWindow, FormationDecision),
-        StateTable,
     }
 )
 _REPLACED: Final[Mapping[type, type]] = {SerialFreeAuthenticator: MessageAuthenticator, OpenWindow: ReplayWindow}
@@ -143,12 +140,14 @@ class _Pickler(pickle.Pickler):
         self._values = values
         self._node = node
 
-    def reducer_override(self, value: object) -> object:
+    def reducer_override(self, value: object) -> Any:
         kind = _REPLACED.get(type(value), type(value))
         if kind in _OF_NODE:
             name: Hashable = (self._node, kind.__name__)
         elif _is_value(kind):
-            name = self._values.setdefault(cast(Hashable, value), len(self._values))
+            name = self._values.setdefault(value, len(self._values))
+        elif kind is StateTable:  # a constant of a module
+            name = self._values.setdefault(id(value), len(self._values))
         elif kind is NamedSeal:
             name = cast(NamedSeal, value).name
         elif kind is FunctionType and "<" in cast(FunctionType, value).__qualname__:
