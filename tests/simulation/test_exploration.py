@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -141,7 +142,7 @@ def test_a_refused_claim_that_extends_the_lead_is_found(monkeypatch: pytest.Monk
     leadership = pytest.importorskip("fairtape.nodes.coordinator.leadership")
     show = leadership.Lead.show
 
-    def extend(lead: object, shown: object, now: int) -> None:
+    def extend(lead: Any, shown: Any, now: int) -> None:
         show(lead, shown, now)
         mine = shown is not None and (shown.leader, shown.term) == (lead._me, lead.term)
         if mine and lead._claims:

@@ -44,7 +44,7 @@ def ordered(token: int, number: int, *, formation: int = 1, message: int = 1) ->
 
 
 def ack(token: int, *, sent_at: int = 0, formation: int = 1) -> bytes:
-    return encode_control(Ack(0, formation, 1, token, 1, sent_at, 0, (), ()), 0) + bytes(16)
+    return encode_control(Ack(0, formation, 1, token, 1, sent_at, 0, 0, 1, ()), 0) + bytes(16)
 
 
 def released(past: History, what: Ordered) -> History:

@@ -59,7 +59,7 @@ def explore(
     replay: str | None,
     as_json: bool,
 ) -> None:
-    """Explore the membership of a small deployment exhaustively.
+    """Explore every order of faults in a small deployment.
 
     From each start state every possible step is taken, then every possible step from each new state, and so on: nodes
     crash and restart, with their journal, with an empty one, or without its last messages; membership messages are

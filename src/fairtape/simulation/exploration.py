@@ -55,7 +55,7 @@ class Findings:
 
     states: int = 0
     transitions: int = 0  # steps taken: several may lead to one state
-    depth: int = 0  # all states that so many steps lead to were seen
+    depth: int = 0  # all states within this number of steps were seen
     by_depth: list[int] = field(default_factory=list)  # new states
     failures: list[Failure] = field(default_factory=list)
     failing: Counter[str] = field(default_factory=Counter)  # steps that broke a guarantee, by its name

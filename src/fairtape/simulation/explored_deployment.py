@@ -171,7 +171,7 @@ class Server:
 
     loses_answer: bool = False
     cut: bool = False
-    answer: Unavailable | None = None  # what it will be told
+    answer: Unavailable | None = None  # that it waits for
     answer_at: Instant = NEVER
 
 
@@ -253,11 +253,11 @@ class Deployment:
 
     def apply(self, state: DeploymentState, step: Step) -> DeploymentState:
         """The state after a step. Raises `Violation` if a guarantee is broken on the way."""
-        return Turn(self, state).take(step)
+        return StateChange(self, state).take(step)
 
     def tick(self, state: DeploymentState) -> DeploymentState:
         """The state one tick later."""
-        return Turn(self, state).tick()
+        return StateChange(self, state).tick()
 
     def new_machine(self, node: NodeId, born_at: Instant, journal: JournalState | None, incarnation: int) -> Machine:
         if journal is not None:
@@ -275,7 +275,7 @@ class Deployment:
         )
 
 
-class Turn:
+class StateChange:
     """One step of a deployment: a state that is being changed."""
 
     def __init__(self, deployment: Deployment, state: DeploymentState) -> None:

@@ -66,7 +66,8 @@ class SerialFreeAuthenticator(MessageAuthenticator):
         self._serial = 0
         return super().for_source(source, message)
 
-    def refusal(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:  # noqa: ARG002
+    def refusal(self, message: Control | MembershipMessage, datagram: bytes, *, fresh: bool) -> str | None:
+        del fresh  # what repeats a serial number is no replay here
         return super().refusal(message, datagram, fresh=False)
 
 
