@@ -422,12 +422,10 @@ class StateChange:
             self._give(self._deployment.nodes[due], ("wake", None))
         for position, state in enumerate(machines):
             machines[position] = states.settle(state, self._now)
-        up = [node for node in self._deployment.servers if self._leads(node)]
-        checks.leading(up, self._now)
 
     def _leads(self, server: NodeId) -> bool:
         state = self._machines[self._deployment.positions[server]]
-        return state != DOWN and self._states.leads(state)
+        return state != DOWN and self._states.leads(state, self._now)
 
     def _give(self, node: NodeId, machine_input: MachineInput | Fetch) -> None:
         position = self._deployment.positions[node]
@@ -445,6 +443,8 @@ class StateChange:
             self._trace_datagram(node, cast(bytes, machine_input[1]))
         transition = self._states.apply(state, machine_input, self._now)
         self._machines[position] = transition.state
+        if node in self._deployment.servers and self._leads(node):
+            checks.leading([server for server in self._deployment.servers if self._leads(server)], self._now)
         self._carry_out(node, transition.effects)
 
     # Effects.

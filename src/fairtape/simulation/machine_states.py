@@ -236,9 +236,14 @@ class MachineStates:
     def deadline(self, state: int) -> Instant:
         return self._known[state].deadline
 
-    def leads(self, state: int) -> bool:
-        """Whether a reformation server in this state leads, before its deadline."""
-        return self._known[state].leads
+    def leads(self, state: int, now: Instant) -> bool:
+        """Whether a reformation server in this state leads. Before its deadline that does not change."""
+        known = self._known[state]
+        if not known.leads or now < known.deadline:
+            return known.leads
+        server = self._copy(state, now)
+        assert isinstance(server, Reformer)
+        return server.leads(now)
 
     def machine(self, state: int) -> Machine:
         """A copy of the machine in this settled state."""
@@ -256,6 +261,10 @@ class MachineStates:
         at_hand, machine = self._at_hand.pop(known.node, (DOWN, None))
         if machine is not None and at_hand == state:
             return machine
+        return self._copy(state, now)
+
+    def _copy(self, state: int, now: Instant) -> Machine:
+        known = self._known[state]
         if known.pickled:
             return self.machine(state)
         machine = self.machine(known.base)
