@@ -148,17 +148,17 @@ def test_a_refused_claim_that_extends_the_lead_is_found(monkeypatch: pytest.Monk
         if mine and lead._claims:
             lead.until = max(lead._claims.values()) + shown.lease
 
-    def leaders(deployment: Deployment, steps: int) -> Findings:
+    def explore_renewals() -> Findings:
         """The renewals of a leader fall into other ticks of a unit from each of these starts."""
-        settled = STARTS["settled"](deployment)
-        later = deployment.apply(settled, Step(StepKind.TIME, detail=1))
+        deployment = Deployment(SMALL)
+        starts = [(name, after(deployment, "settled", steps)) for name, steps in renewals.items()]
         kinds = frozenset({StepKind.LOSE_ANSWER, StepKind.CUT_STORE})
-        limits = Limits(steps=steps, faults=2, failures=1, only=kinds)
-        return Exploration(deployment, limits).run([("settled", settled), ("later", later)])
+        return Exploration(deployment, Limits(steps=5, faults=1, failures=1, only=kinds)).run(starts)
 
-    assert leaders(Deployment(SMALL), 5).failing == {}
+    renewals = {"now": "lose-answer-11", "later": "time-1 lose-answer-11"}
+    assert explore_renewals().failing == {}
     monkeypatch.setattr(leadership.Lead, "show", extend)
-    assert leaders(Deployment(SMALL), 6).failing.keys() == {"OneLeader"}
+    assert explore_renewals().failing.keys() == {"OneLeader"}
 
 
 LOST_JOURNAL = "crash-101 crash-1 crash-2 rejoin-3 rejoin-4 time-1 restart-1.1 time-4"
