@@ -65,6 +65,12 @@ COMMANDS: Final = {
         "check",
         "Simulate rings with faults and check every guarantee.",
     ),
+    "explore": CommandEntry(
+        "Simulation and measurement",
+        "fairtape.cli.explore",
+        "explore",
+        "Explore every order of faults in a small deployment.",
+    ),
     "audit": CommandEntry(
         "Simulation and measurement",
         "fairtape.cli.simulate",

@@ -21,5 +21,7 @@ Worlds and their checkers:
 - `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry
 - `fair_entry`: which region wins simultaneous bids
 - `scale`: hierarchies of loops with up to 20,000 sites
+- `exploration`, `exploration_starts`, `explored_deployment`, `explored_history`, `machine_states`: every order of steps
+  of a small deployment up to a depth, its states as values, and their checkers
 - `campaign`, `campaign_results`: many seeds on all cores; a file with which a campaign is continued
 """
