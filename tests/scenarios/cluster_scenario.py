@@ -17,6 +17,7 @@ start of the world. The seed draws the jitter and loss of the links, and what a 
     crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · start 4 at=1s
     partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
+    standstill 2 at=1s for=300ms until=3s       a machine and its clock stand still; the clock is corrected at the end
     store unavailable at=1s for=400ms
     retire 2 at=1s · admit 2 at=2s · resume at=3s
     run 4s
@@ -40,7 +41,7 @@ from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
+from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, clock_standing_still
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
@@ -90,6 +91,7 @@ class Script:
     load_period: Duration = 0
     load_until: Duration = 0
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
+    standstills: list[tuple[NodeId, str, Duration, Duration]] = field(default_factory=list)
     actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
     period: Duration = SECOND
     seeds: tuple[int, ...] = (1,)
@@ -185,6 +187,11 @@ def _clock(script: Script, _verb: str, words: tuple[str, ...], options: Options)
     script.clocks.append((words[0], options.pop("at"), *strays))
 
 
+def _standstill(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    stands_still = int(words[0]), options.pop("at"), duration(options.pop("for")), duration(options.pop("until"))
+    script.standstills.append(stands_still)
+
+
 def _action(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
     period = duration(options.pop("for")) if "for" in options else 0
     script.actions.append((verb, words, options.pop("at"), period))
@@ -210,6 +217,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "late": _late,
     "load": _load,
     "clock": _clock,
+    "standstill": _standstill,
     **dict.fromkeys(("crash", "restart", "pause", "start", "partition", "store", "retire", "admit", "resume"), _action),
     "run": _run,
     "seeds": _seeds,
@@ -224,14 +232,16 @@ class ClusterScenario(Observer):
         self._chance = Random(f"chronicle {seed}")  # the name is part of the seed: another one draws other faults
         self._picked: dict[str, NodeId] = {}  # the node that a word stands for, the last one used at the end
         self._log: list[tuple[Instant, str, str]] = []
-        clocks = dict(self._clocks())
-        self._cluster = Cluster(self._plan(seed, clocks))
+        standstills = [(node, self._instant(at), period, until) for node, at, period, until in script.standstills]
+        self._cluster = Cluster(self._plan(seed, {**dict(self._clocks()), **dict(self._standing_still(standstills))}))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
         self._cluster.start()
         for verb, arguments, at, period in script.actions:
             action = Action(verb, arguments, self._instant(at), period)
             self._cluster.world.at(action.at, partial(self._do, action))
+        for node, stops_at, stopped, _ in standstills:
+            self._cluster.world.at(stops_at, partial(self._do, Action("pause", (str(node),), stops_at, stopped)))
 
     def lines(self) -> Iterator[str]:
         """Run the script; the lines of the log."""
@@ -276,6 +286,13 @@ class ClusterScenario(Observer):
             node = self._picked["any"] = self._chance.choice(self._script.sites) if word == "any" else int(word)
             bound = self._script.timing.clock_error_max // 20
             yield node, clock_losing_reference(at=self._instant(at), period=period, error=error, bound=bound, step=True)
+
+    def _standing_still(
+        self, standstills: list[tuple[NodeId, Instant, Duration, Duration]]
+    ) -> Iterator[tuple[NodeId, SimulatedClock]]:
+        bound = self._script.timing.clock_error_max // 20
+        for node, at, period, until in standstills:
+            yield node, clock_standing_still(at=at, period=period, corrected_at=EPOCH + until, bound=bound)
 
     def _instant(self, word: str) -> Instant:
         at, _, later = word.partition("~")

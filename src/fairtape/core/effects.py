@@ -156,6 +156,7 @@ class Release:
     released_at: Instant  # by this site's clock
     late: bool  # released after commit_at, marked, never reordered
     clock_bound: Duration  # the clock error bound at that instant
+    clock_behind: Duration = 0  # by how much the clock is proved to be behind; not in the journal
 
 
 @dataclass(slots=True)

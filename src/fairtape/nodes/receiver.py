@@ -7,6 +7,8 @@ replies to sources, repairs, and the passing of RMP's token.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 from fairtape.core.effects import (
     LOOP_CHANNEL,
@@ -53,6 +55,9 @@ from fairtape.wire.frames import (
     kind_of,
 )
 from fairtape.wire.seals import Keys
+
+SentAtObserver: TypeAlias = Callable[[NodeId, Instant, Duration, Instant], None]
+"""Called with the sender of a datagram, when it was sent, the bound of its sender's clock, and the present time."""
 
 
 class TraceCalls:
@@ -340,6 +345,7 @@ class Receiver:
         self._blocks_pending = False  # new blocks may complete a token
         self._holes_due_at: Instant = NEVER  # when to see which holes have lasted
         self._timer: Instant | None = None  # the earliest deadline; None: unknown. A block alone never changes it
+        self.sent_at_observer: SentAtObserver | None = None
         self._begin(formation, born_at)
 
     def _begin(self, formation: Formation, now: Instant) -> None:
@@ -569,6 +575,8 @@ class Receiver:
             self.counts[refusal] += 1
             return
         self._timer = None
+        if isinstance(message, Ack | Request) and self.sent_at_observer is not None:
+            self.sent_at_observer(message.sender, message.sent_at, message.clock_bound, now)
         match message:
             case Ack():
                 self._receive_ack(message, datagram, now)
@@ -736,7 +744,8 @@ class Receiver:
                 recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
-                self._effects.append(Send(site, [self._authenticator.for_sites(request)]))
+                dated = replace(request, sent_at=now, clock_bound=self._clock_bound())
+                self._effects.append(Send(site, [self._authenticator.for_sites(dated)]))
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """State 7: report, and commit nothing from this token on. Reformation servers repair the loop."""

@@ -152,8 +152,12 @@ class ReconfigurableReceiver(Receiver):
 
     # Decisions of reformation servers.
 
-    def check_clock(self, now: Instant) -> None:
-        """A clock error bound above `clock_error_max` shortens the lease and stops releases."""
+    def check_clock(self, now: Instant, *, behind: Duration = 0) -> None:
+        """A clock error bound above `clock_error_max` shortens the lease and stops releases.
+
+        A release is late by what the clock is proved to be `behind`.
+        """
+        self._releases.clock_behind = behind
         excess = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
         if self._releases.set_clock_excess(excess, now):
             self._timer = None

@@ -298,7 +298,7 @@ class Site:
     def _check_clock(self, now: Instant) -> None:
         """Apply the current clock bound. A clock that was set back must not delay reports and requests."""
         if self.receiver is not None:
-            self.receiver.check_clock(now)
+            self.receiver.check_clock(now, behind=self._clock_estimator.behind)
         if self._report_at - now > self._report_period:
             self._report_at = now
         self._catch_up_client.reader.check_clock(now)
@@ -396,6 +396,17 @@ class Site:
         """The error bound of this site's clock."""
         return self._clock_estimator.bound(self._own_bound())
 
+    def _note_sent_at(self, sender: NodeId, sent_at: Instant, bound: Duration, now: Instant) -> None:
+        """What comes from the future proves that the clock is behind; an exchange shows by how much."""
+        behind, estimator, receiver = sent_at - bound - now, self._clock_estimator, self.receiver
+        if receiver is None or (behind <= 0 and not estimator.has_proofs):
+            return
+        others = [member for member in receiver.formation.members if member != self.me]
+        if estimator.heard(sender, behind, own=self._own_bound(), others=others, now=now):
+            last_asked_at = next(reversed(self._asked), 0)
+            self._report_at = min(self._report_at, max(last_asked_at + self.timing.retry_period, now + 1))
+        receiver.check_clock(now, behind=estimator.behind)
+
     @property
     def timing(self) -> Timing:
         """The timing of its latest formation."""
@@ -415,7 +426,8 @@ class Site:
             for reformer in self.config.reformers:
                 self._effects.append(Send(reformer, [report]))
         period = self.timing.report_period
-        if self.receiver is None or self.receiver.reforming or self.receiver.fenced or self._prepared:
+        hurried = self._prepared is not None or self._clock_estimator.doubted
+        if self.receiver is None or self.receiver.reforming or self.receiver.fenced or hurried:
             period = min(period, 2 * self.timing.retry_period)
         self._report_at, self._report_period = now + period, period
 
@@ -590,6 +602,7 @@ class Site:
             active=formation.has_member(self.me, self.incarnation),
             authenticator=self._authenticator,
         )
+        self.receiver.sent_at_observer = self._note_sent_at
         for entry in self._unreleased:
             self.receiver.restore_unreleased(entry)
         self._unreleased.clear()

@@ -34,6 +34,7 @@ class ReleaseQueue:
         self.lease_expired = False  # the lease has expired: no timer for a release
         self._renewed_at: Instant = 0  # when an expired lease was renewed
         self.unverified = False  # the order here may differ from that of the others: release nothing
+        self.clock_behind: Duration = 0  # by how much the clock is proved to be behind
         self._clock_excess: Duration = 0  # by how much the clock's error bound exceeds what a lease allows for
         self._lag: Duration = 0  # how long after its instant the last release was made that was ready in time
         self._worst_lag: Duration = 0  # the largest since it was taken
@@ -133,7 +134,7 @@ class ReleaseQueue:
             self._lag = now - commit_at if ordered.count and not late else 0
             self._worst_lag = max(self._worst_lag, self._lag)
             if ordered.count:
-                late = late or now - commit_at > LATE_AFTER
+                late = late or now + self.clock_behind - commit_at > LATE_AFTER
                 release = Release(
                     token=ordered.token,
                     sequence=ordered.sequence,
@@ -142,6 +143,7 @@ class ReleaseQueue:
                     released_at=now,
                     late=late,
                     clock_bound=self._clock_bound(),
+                    clock_behind=self.clock_behind,
                 )
                 delivered.append(Deliver(ordered, release))
         return delivered
