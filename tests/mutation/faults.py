@@ -331,4 +331,12 @@ FAULTS: Final = (
         new="late = late or now - commit_at > LATE_AFTER",
         tests=("unit/ring/test_release.py",),
     ),
+    Fault(
+        name="a missing key accuses",
+        rule="A site that lacks the key of a source accuses no other site (decision 61, Missing keys).",
+        file="nodes/receiver.py",
+        old="if source not in self.keys_missing:",
+        new="if source in self.keys_missing:",
+        tests=("simulation/test_missing_keys.py",),
+    ),
 )

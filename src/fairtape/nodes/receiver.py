@@ -16,6 +16,7 @@ from fairtape.core.effects import (
     Channel,
     Effect,
     Multicast,
+    Notice,
     Ordered,
     Reason,
     Recovered,
@@ -30,7 +31,7 @@ from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import ReceiveBuffer, Stream
+from fairtape.ring.receiver.receive_buffer import KeyMissing, ReceiveBuffer, Stream
 from fairtape.ring.receiver.recovery import Recoveries, Recovery, TransitionObserver, combine_requests, request_targets
 from fairtape.ring.receiver.recovery_tables import State
 from fairtape.ring.receiver.release import ReleaseQueue
@@ -317,6 +318,7 @@ class Receiver:
         self.me = me
         self.counts: Counter[str] = Counter()
         self.reforming: Report | None = None
+        self.keys_missing: set[NodeId] = set()  # the sources whose messages it would have to read, and cannot
         self._stripe = stripe
         self._datagram_max = datagram_max
         self._clock_bound = clock_bound
@@ -592,7 +594,12 @@ class Receiver:
                 raise Malformed("not for a site")
 
     def _receive_ack(self, ack: Ack, datagram: bytes, now: Instant) -> None:
-        outcome = self._ordering.accept(ack, datagram)
+        try:
+            outcome = self._ordering.accept(ack, datagram)
+        except KeyMissing as missing:
+            self.counts["acks_without_key"] += 1
+            self._note_missing_key(missing.source)
+            return
         self.counts[outcome] += 1
         if outcome == "ack":
             self._traces.ack_received(ack, now)
@@ -609,6 +616,21 @@ class Receiver:
                 return
             # Its sender has not seen that the token was accepted.
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
+
+    def _note_missing_key(self, source: NodeId) -> None:
+        """Others read this source, so no site has failed: this one can no longer take part. Decision 61, Missing keys.
+
+        Blocks alone are no reason: anyone may send one in the name of a source that does not exist.
+        """
+        if source not in self.keys_missing:
+            self.keys_missing.add(source)
+            self._recoveries.stop()
+            self._effects.append(
+                Notice(
+                    f"site {self.me} lacks the key of source {source} and cannot read what the others order, so it "
+                    "withdraws; give it a key file with that source, and restart it"
+                )
+            )
 
     def _heard(self, token: int, now: Instant) -> None:
         if token > self._resilience.highest_ack:
@@ -773,7 +795,7 @@ class Receiver:
 
     @property
     def _stopped(self) -> bool:
-        return self.reforming is not None
+        return self.reforming is not None or bool(self.keys_missing)
 
     def _is_mine(self, token: int) -> bool:
         """Whether it is this site's turn to send Ack(token)."""

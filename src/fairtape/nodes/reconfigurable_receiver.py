@@ -18,6 +18,7 @@ from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, encode_formation
+from fairtape.ring.receiver.receive_buffer import KeyMissing
 from fairtape.ring.receiver.recovery import Recovery, TransitionObserver
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
@@ -113,8 +114,8 @@ class ReconfigurableReceiver(Receiver):
 
     @property
     def far_behind(self) -> bool:
-        """Whether it is so far behind that it drops what the ring sends now (decision 31, Far behind)."""
-        return self._far_behind and self.stranded
+        """Whether it drops what the ring sends now: too far behind (decision 31, Far behind), or unable to read it."""
+        return (self._far_behind and self.stranded) or (bool(self.keys_missing) and not self.active)
 
     @property
     def verified(self) -> bool:
@@ -265,7 +266,11 @@ class ReconfigurableReceiver(Receiver):
             raise Malformed("abandoned entry, from a site that does not know it yet")
         if entry.sequence != self.next_sequence:
             raise Malformed("entry that does not continue the order")
-        self._ordering.adopt(entry)
+        try:
+            self._ordering.adopt(entry)
+        except KeyMissing as missing:
+            self._note_missing_key(missing.source)
+            raise
         self._recoveries.forget_through(entry.token)
         self._append(entry)
 
@@ -320,7 +325,7 @@ class ReconfigurableReceiver(Receiver):
 
     @property
     def _stopped(self) -> bool:
-        return self._fenced or self.reforming is not None
+        return self._fenced or super()._stopped
 
     def _is_token_site(self, now: Instant) -> bool:
         """A stranded site does not speak as token site: its order may be abandoned."""

@@ -90,9 +90,13 @@ def suspicion(receiver: ReconfigurableReceiver | None, loops: "LoopMemberships",
 def requested_membership(
     receiver: ReconfigurableReceiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
 ) -> MembershipRequest:
-    """A site with a good clock that is up to date joins; one whose clock error is too large withdraws."""
+    """A site with a good clock that is up to date joins; one whose clock error is too large withdraws.
+
+    So does one that lacks a key.
+    """
     if receiver is None:
         return MembershipRequest.NOTHING
+    in_time = in_time and not receiver.keys_missing
     if loop in loops.memberships if loop else receiver.active:
         return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
     return MembershipRequest.JOIN if in_time and not receiver.stranded else MembershipRequest.NOTHING
@@ -666,7 +670,10 @@ class Site:
             return
         if receiver.reforming is not self._reported:
             self._reported, self._report_at = receiver.reforming, now
-        self._catch_up_client.follow(receiver, now)
+        if receiver.keys_missing:
+            self._catch_up_client.reader.stop()  # it could not read the answers
+        else:
+            self._catch_up_client.follow(receiver, now)
 
     def _serve_history(self, request: CatchUp) -> None:
         fetch = self._catch_up_server.start_read(request) if self.receiver is not None else None
