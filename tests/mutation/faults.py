@@ -339,4 +339,12 @@ FAULTS: Final = (
         new="if source in self.keys_missing:",
         tests=("simulation/test_missing_keys.py",),
     ),
+    Fault(
+        name="an incarnation by the clock alone",
+        rule="Incarnations rise with a clock that is set back (decision 62, Incarnations on the disk).",
+        file="storage/incarnations.py",
+        old="first = max(now, *(_read(path) + step for path in paths))",
+        new="first = max(now, *(step for path in paths))",
+        tests=("unit/storage/test_incarnations.py",),
+    ),
 )

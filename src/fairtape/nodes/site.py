@@ -193,15 +193,18 @@ class Site:
         *,
         keys: Keys,
         born_at: Instant,
+        incarnation: int | None = None,
         recovered: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
         backlog: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        """`incarnation` is higher than every serial number of an earlier one; None: the clock was never set back."""
         self.config = config
         self.me = config.me
-        self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
+        first_serial = born_at if incarnation is None else incarnation
+        self.incarnation = first_serial // 1_000 & 0xFFFF_FFFF
         self.receiver: ReconfigurableReceiver | None = None
         self.late = 0
         self._punctuality = Punctuality()
@@ -214,7 +217,7 @@ class Site:
         self._own_bound = clock_bound
         self._backlog = backlog
         self._clock_estimator = ClockBoundEstimator()
-        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=first_serial)
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
