@@ -347,4 +347,20 @@ FAULTS: Final = (
         new="first = max(now, *(step for path in paths))",
         tests=("unit/storage/test_incarnations.py",),
     ),
+    Fault(
+        name="a queue without a limit",
+        rule="What waits for a release beyond a limit is only in the journal (decision 60, Long release queues).",
+        file="ring/receiver/release.py",
+        old="and self.held_max is not None and self.held >= self.held_max:",
+        new="and self.held_max is not None and self.held < 0:",
+        tests=("unit/ring/test_long_release_queue.py",),
+    ),
+    Fault(
+        name="a long queue in one turn",
+        rule="A turn releases a slice, and what remains is due at once (decision 60, Long release queues).",
+        file="ring/receiver/release.py",
+        old="if len(delivered) >= SLICE_TOKENS or self.held <= held_min:",
+        new="if self.held < 0:",
+        tests=("unit/ring/test_long_release_queue.py",),
+    ),
 )

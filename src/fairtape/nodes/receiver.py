@@ -670,6 +670,8 @@ class Receiver:
             pass
         self._releases.settle(self._resilience.survives_through, now)
         self._effects += self._releases.due(now)
+        if (read := self._releases.wanted_read()) is not None:
+            self._effects.append(read)
         complete_through = self._ordering.complete_through
         self._ordering.drop_through(min(self._resilience.stable_through, complete_through, self._needed_through()))
         self._formations.forget_before(complete_through + 1)

@@ -8,7 +8,7 @@ A formation is written to the journal together with its first messages; one with
 journals have the same formations at the same positions, however each site learned of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from fairtape.core.effects import AppendFormation, FormationChange, Ordered, Reason, Recovered
@@ -20,6 +20,7 @@ from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.receiver.receive_buffer import KeyMissing
 from fairtape.ring.receiver.recovery import Recovery, TransitionObserver
+from fairtape.ring.receiver.release import HELD_MAX
 from fairtape.ring.receiver.tracing import Tracer
 from fairtape.wire.frames import DATAGRAM_MAX, Malformed, NodeId
 from fairtape.wire.seals import Keys
@@ -86,6 +87,8 @@ class ReconfigurableReceiver(Receiver):
         )
         if recovered.layout is not None:
             self._formations.note(decode_formation(recovered.layout))
+        self._releases.held_max = HELD_MAX
+        self._releases.continue_unread(recovered.token)
         self._releases.require_lease()
         self._releases.unverified = self._unverified
 
@@ -290,12 +293,20 @@ class ReconfigurableReceiver(Receiver):
         self._ordering.advance_to(change.token - 1)
         self._recoveries.forget_through(change.token - 1)
 
-    def restore_unreleased(self, entry: Entry) -> None:
-        """Queue for release an entry of the journal that was not released before the site stopped."""
-        if isinstance(entry, FormationChange):
-            self._formations.note(decode_formation(entry.layout))
-        else:
-            self._releases.complete(entry)
+    @property
+    def unreleased_ticket(self) -> int:
+        """The ticket of its requests for entries of the journal that are not released yet."""
+        return self._releases.ticket
+
+    @unreleased_ticket.setter
+    def unreleased_ticket(self, ticket: int) -> None:
+        self._releases.ticket = ticket
+
+    def read_unreleased(self, entries: Iterable[Entry], now: Instant) -> None:
+        """The entries of the journal that it requested."""
+        self._timer = None
+        self._releases.add_read(entries, now)
+        self._advance(now)
 
     def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
         """No messages follow up to `token`, and what K + 1 sites hold may be released.

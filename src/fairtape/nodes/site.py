@@ -15,18 +15,16 @@ from fairtape.core.effects import (
     LOOP_CHANNEL,
     Deliver,
     Effect,
-    Fetch,
     JoinChannels,
     Multicast,
     Notice,
-    Ordered,
     Reason,
     Recovered,
     Report,
     Send,
     Truncate,
 )
-from fairtape.core.entries import Entry, decode_entry
+from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
@@ -58,7 +56,6 @@ from fairtape.wire.seals import Keys
 
 REASONS: Final = tuple(Reason)  # on the wire a reason is its index in this tuple, plus 1
 REPORTS_MAX: Final = 16  # pending requests for a lease
-UNRELEASED_READ_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,8 +218,7 @@ class Site:
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
-        self._unreleased: list[Entry] = []
-        self._busy_with_journal = False  # reading or truncating the journal; formations wait
+        self._busy_with_journal = False  # truncating it; formations wait
         self._pending: Formation | None = None  # installed afterwards
         self._prepared: Formation | None = None
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
@@ -234,7 +230,6 @@ class Site:
         self._report_period: Duration = 0  # from the last report to `_report_at`
         self._reported: Report | None = None  # the failure in the last report
         self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
-        self._read_unreleased()
 
     # The contract.
 
@@ -329,10 +324,11 @@ class Site:
     # Responses of the driver.
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """The journal entries of a `Fetch`. Ticket 0 is the site's own; others belong to requests of other sites."""
-        if ticket == 0:
-            self._unreleased += map(decode_entry, entries)
-            self._read_unreleased(now, exhausted=not entries)
+        """The journal entries of a `Fetch`. Tickets up to 0 are the site's own; others are requests of other sites."""
+        if ticket <= 0:
+            if self.receiver is not None and self.receiver.unreleased_ticket == ticket:
+                self.receiver.read_unreleased(map(decode_entry, entries), now)
+                self._follow_up(now)
             return
         request = self._catch_up_server.end_read(ticket)
         if self.receiver is not None and request is not None:
@@ -341,17 +337,8 @@ class Site:
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered
-        self._unreleased.clear()
-        self._read_unreleased(now)
-
-    def _read_unreleased(self, now: Instant | None = None, *, exhausted: bool = False) -> None:
-        """Read the journal entries that were not released: they must be, before anything that follows them."""
-        tokens = (entry.token for entry in reversed(self._unreleased) if isinstance(entry, Ordered))
-        through = next(tokens, self._recovered.released_through)
-        self._busy_with_journal = through < self._recovered.token and not exhausted
-        if self._busy_with_journal:
-            self._effects.append(Fetch(through, None, UNRELEASED_READ_SIZE, 0))
-        elif self._pending is not None and now is not None:
+        self._busy_with_journal = False
+        if self._pending is not None:
             pending, self._pending = self._pending, None
             self._enter(pending, now)
 
@@ -610,9 +597,7 @@ class Site:
             authenticator=self._authenticator,
         )
         self.receiver.sent_at_observer = self._note_sent_at
-        for entry in self._unreleased:
-            self.receiver.restore_unreleased(entry)
-        self._unreleased.clear()
+        self.receiver.unreleased_ticket = -self._own_counts["taken_back"]  # a rollback voids earlier requests
         self.receiver.pass_empty_tokens(now)
         self._entered(formation)
 
