@@ -48,7 +48,7 @@ def frames() -> Iterator[tuple[str, bytes]]:
             KEYS.sites[1],
         ),
         "ACK WITHOUT RANGES": (wire.Ack(STRIPE, 7, 2, 41, 70_103, AT, 1_500, 1, 2, ()), KEYS.sites[2]),
-        "REQUEST": (wire.Request(STRIPE, 7, 3, (40, 41), named), KEYS.sites[3]),
+        "REQUEST": (wire.Request(STRIPE, 7, 3, (40, 41), named, AT, 1_500), KEYS.sites[3]),
         "HOLE": (wire.Hole(STRIPE, 7, 1, named[0]), KEYS.sources[101]),
         "PROGRESS": (wire.Progress(STRIPE, 7, 1, 5, 14, 40, 11), KEYS.sources[101]),
         "TOKEN ACK": (wire.TokenAck(STRIPE, 7, 2, 41), KEYS.sites[2]),

@@ -224,7 +224,9 @@ def test_a_receiver_asks_for_a_source_message_that_was_acknowledged_and_not_rece
     effects = run_until(site, STARTS_AT + TIMING.request_delay)
     (asked,) = only(Send, [effect for _, effect in effects])
     assert asked.to == 1
-    assert controls([asked]) == [Request(0, layout.number, 3, (), (named(1, 2),))]
+    assert controls([asked]) == [
+        Request(0, layout.number, 3, (), (named(1, 2),), sent_at=STARTS_AT + TIMING.request_delay)
+    ]
 
 
 def test_a_source_repeats_a_message_until_it_is_acknowledged() -> None:

@@ -23,6 +23,7 @@ draws the jitter and loss of the links, and what a command leaves open: a node, 
     crash 3 at=1s · restart 3 at=2s · pause 2 at=1s for=300ms · start 4 at=1s
     partition 1 2 at=1s for=500ms              no datagram crosses between these and the other nodes
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
+    standstill 2 at=1s for=300ms until=3s       a machine and its clock stand still; the clock is corrected at the end
     store unavailable at=1s for=400ms
     retire 2 at=1s · admit 2 at=2s · resume at=3s
     run 4s
@@ -49,7 +50,7 @@ from fairtape.core.link_faults import LinkFaults
 from fairtape.core.timing import Timing
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Excess, LoopTopology, Remedy, Topology
-from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference
+from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, clock_standing_still
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_faults import ClusterFault, ClusterFaults, with_offsets
@@ -116,6 +117,7 @@ class Script:
     publications: list[tuple[str, NodeId, list[bytes]]] = field(default_factory=list)
     rules: list[tuple[str, DropRule]] = field(default_factory=list)
     clocks: list[tuple[str, str, Duration, Duration]] = field(default_factory=list)
+    standstills: list[tuple[NodeId, str, Duration, Duration]] = field(default_factory=list)
     actions: list[tuple[str, tuple[str, ...], str, Duration]] = field(default_factory=list)
     faults: list[tuple[str, ClusterFault]] = field(default_factory=list)  # with the words of the command
     period: Duration = SECOND
@@ -244,6 +246,11 @@ def _clock(script: Script, _verb: str, words: tuple[str, ...], options: Options)
     script.clocks.append((words[0], options.pop("at"), *strays))
 
 
+def _standstill(script: Script, _verb: str, words: tuple[str, ...], options: Options) -> None:
+    stands_still = int(words[0]), options.pop("at"), duration(options.pop("for")), duration(options.pop("until"))
+    script.standstills.append(stands_still)
+
+
 def _action(script: Script, verb: str, words: tuple[str, ...], options: Options) -> None:
     period = duration(options.pop("for")) if "for" in options else 0
     script.actions.append((verb, words, options.pop("at"), period))
@@ -280,6 +287,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "publish": _publish,
     "drop": _drop,
     "clock": _clock,
+    "standstill": _standstill,
     **dict.fromkeys(("crash", "restart", "pause", "clog", "start", "partition", "retire", "admit", "resume"), _action),
     **dict.fromkeys(FAULT_VERBS, _fault),
     "run": _run,
@@ -295,7 +303,9 @@ class ClusterScenario(Observer):
         self._chance = Random(f"chronicle {seed}")  # the name is part of the seed: another one draws other faults
         self._picked: dict[str, NodeId] = {}  # the node that a word stands for, the last one used at the end
         self._log: list[tuple[Instant, str, str]] = []
-        clocks = with_offsets(dict(self._clocks()), [fault for _, fault in script.faults])
+        standstills = [(node, self._instant(at), period, until) for node, at, period, until in script.standstills]
+        clocks = {**dict(self._clocks()), **dict(self._standing_still(standstills))}
+        clocks = with_offsets(clocks, [fault for _, fault in script.faults])
         self._cluster = Cluster(self._plan(seed, clocks))
         self._checkers = ClusterCheckers(self._cluster)
         self._cluster.world.observers += [self._checkers, self]
@@ -315,6 +325,8 @@ class ClusterScenario(Observer):
             world.at(self._instant(at), partial(world.network.rules.append, rule))
         for at, source, messages in script.publications:
             world.at(self._instant(at), partial(self._cluster.publish, source, messages))
+        for node, stops_at, stopped, _ in standstills:
+            world.at(stops_at, partial(self._do, Action("pause", (str(node),), stops_at, stopped)))
 
     def lines(self) -> Iterator[str]:
         """Run the script; the lines of the trace or of the log."""
@@ -382,6 +394,13 @@ class ClusterScenario(Observer):
             node = self._picked["any"] = self._chance.choice(self._script.sites) if word == "any" else int(word)
             bound = self._script.timing.clock_error_max // 20
             yield node, clock_losing_reference(at=self._instant(at), period=period, error=error, bound=bound, step=True)
+
+    def _standing_still(
+        self, standstills: list[tuple[NodeId, Instant, Duration, Duration]]
+    ) -> Iterator[tuple[NodeId, SimulatedClock]]:
+        bound = self._script.timing.clock_error_max // 20
+        for node, at, period, until in standstills:
+            yield node, clock_standing_still(at=at, period=period, corrected_at=EPOCH + until, bound=bound)
 
     def _instant(self, word: str) -> Instant:
         at, _, later = word.partition("~")

@@ -10,6 +10,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.explore import explore
+from fairtape.nodes.coordinator.leadership import Lead
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Excess
 from fairtape.simulation.exploration import Exploration, Findings, Limits
@@ -139,7 +140,7 @@ def test_a_site_that_is_prepared_for_another_proposal_with_this_number_is_found(
 
 def test_a_refused_claim_that_extends_the_lead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader whose renewal was carried out, and the answer lost, must not count its lease from the next claim."""
-    show = leadership.Lead.show
+    show = Lead.show
 
     def extend(lead: Any, shown: Any, now: int) -> None:
         show(lead, shown, now)
@@ -156,7 +157,7 @@ def test_a_refused_claim_that_extends_the_lead_is_found(monkeypatch: pytest.Monk
 
     renewals = {"now": "lose-answer-11", "later": "time-1 lose-answer-11"}
     assert explore_renewals().failing == {}
-    monkeypatch.setattr(leadership.Lead, "show", extend)
+    monkeypatch.setattr(Lead, "show", extend)
     assert explore_renewals().failing.keys() == {"OneLeader"}
 
 

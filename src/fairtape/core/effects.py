@@ -101,9 +101,9 @@ class Recovered:
     journal: int = 0  # the identity of the journal; 0: it has none
 
     @classmethod
-    def nothing(cls, first_token: int = 1, first_sequence: int = 1) -> "Recovered":
+    def nothing(cls, first_token: int = 1, first_sequence: int = 1, number: int = 0) -> "Recovered":
         """The end of an empty journal."""
-        return cls(first_token - 1, first_sequence, {}, 0, None, first_token - 1)
+        return cls(first_token - 1, first_sequence, {}, number, None, first_token - 1)
 
 
 @dataclass(slots=True)
@@ -156,6 +156,7 @@ class Release:
     released_at: Instant  # by this site's clock
     late: bool  # released after commit_at, marked, never reordered
     clock_bound: Duration  # the clock error bound at that instant
+    clock_behind: Duration = 0  # by how much the clock is proved to be behind; not in the journal
 
 
 @dataclass(slots=True)

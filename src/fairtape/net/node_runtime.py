@@ -437,8 +437,9 @@ def stamped(release: Release, released_at: Instant) -> Release:
         count=release.count,
         commit_at=commit_at,
         released_at=released_at,
-        late=release.late or released_at - commit_at > LATE_AFTER,
+        late=release.late or released_at + release.clock_behind - commit_at > LATE_AFTER,
         clock_bound=release.clock_bound,
+        clock_behind=release.clock_behind,
     )
 
 

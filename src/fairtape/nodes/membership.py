@@ -108,7 +108,7 @@ class Membership:
 
     def __init__(self, *, me: NodeId, incarnation: int, changes: bool = True) -> None:
         self.changes: Final = changes  # reformation servers decide it: leases are needed, and a Break may happen
-        self.state: IntEnum = Participation.READING_JOURNAL
+        self.state: IntEnum = Participation.NEWBORN
         self.formation: Formation | None = None  # the latest one that was entered
         self.proposal: Formation | None = None  # this site is prepared for it
         self.report: Report | None = None  # the failure that this site has declared
@@ -123,9 +123,7 @@ class Membership:
     @classmethod
     def fixed(cls, me: NodeId) -> "Membership":
         """The membership of a ring without reformation servers."""
-        membership = cls(me=me, incarnation=0, changes=False)
-        membership.journal_read()
-        return membership
+        return cls(me=me, incarnation=0, changes=False)
 
     # What the site may do.
 
@@ -136,8 +134,8 @@ class Membership:
 
     @property
     def uses_journal(self) -> bool:
-        """Whether the journal is being read or cut: formations wait."""
-        return self.state <= Participation.ROLLING_BACK
+        """Whether the journal is being cut: formations wait."""
+        return self.state is Participation.ROLLING_BACK
 
     @property
     def stopped(self) -> bool:
@@ -208,10 +206,6 @@ class Membership:
 
     # What happens.
 
-    def journal_read(self) -> None:
-        """All entries of the journal that were not released are read."""
-        self._become(Event.JOURNAL_READ)
-
     def journal_cut(self) -> None:
         """The end of the journal is removed."""
         self._become(Event.JOURNAL_CUT)
@@ -222,7 +216,7 @@ class Membership:
         return waiting
 
     def wait(self, formation: Formation) -> None:
-        """A formation is installed while the journal is in use."""
+        """A formation is installed while the journal is cut."""
         assert self.uses_journal
         self.named = formation
         self._become(Event.FORMATION)
@@ -287,6 +281,12 @@ class Membership:
             self._active_in.add(self.named.number)
         self.formation, self.proposal = self.named, None
 
+    def keep_latest(self) -> None:
+        """A formation of the same term that was delayed does not replace the one that waits."""
+        assert self.named is not None
+        if self.waiting is None or self.named.number > self.waiting.number:
+            self.waiting = self.named
+
     def leave_all(self) -> None:
         self._active_in.clear()
-        self.formation = self.report = self._ordering = None
+        self.formation = self.proposal = self.report = self._ordering = None

@@ -27,19 +27,17 @@ ParticipationGuard: TypeAlias = "Callable[[Membership], bool]"
 class Participation(IntEnum):
     """What a site is in its loop."""
 
-    READING_JOURNAL = 1  # wait: the entries of its journal that were not released
-    ROLLING_BACK = 2  # wait: the end of its journal is removed
-    NEWBORN = 3  # in no formation, since it started or since a rollback
-    TEST_ROLL = 4  # test: does the formation name this incarnation?
-    OBSERVING = 5  # follows the order, without a turn in the latest formation
-    ACTIVE = 6  # takes its turns
-    PREPARED = 7  # takes no turn from the first token of a proposed formation on
-    REFORMING = 8  # stopped: it has declared a failure
-    FENCED = 9  # stopped by a reformation server; its report is final
+    ROLLING_BACK = 1  # wait: the end of its journal is removed
+    NEWBORN = 2  # in no formation, since it started or since a rollback
+    TEST_ROLL = 3  # test: does the formation name this incarnation?
+    OBSERVING = 4  # follows the order, without a turn in the latest formation
+    ACTIVE = 5  # takes its turns
+    PREPARED = 6  # takes no turn from the first token of a proposed formation on
+    REFORMING = 7  # stopped: it has declared a failure
+    FENCED = 8  # stopped by a reformation server; its report is final
 
 
 (
-    READING_JOURNAL,
     ROLLING_BACK,
     NEWBORN,
     TEST_ROLL,
@@ -55,14 +53,13 @@ class Event(IntEnum):
     """What can happen to the participation of a site."""
 
     ALWAYS = 0  # nothing: the way out of a test
-    JOURNAL_READ = 1  # all entries that were not released are read
-    JOURNAL_CUT = 2  # the end of the journal is removed
-    FORMATION = 3  # a formation is installed: the first one, or after a reformation
-    PLANNED_FORMATION = 4  # a planned change is final: its formation takes over at a future token
-    CONTRADICTION = 5  # the others went on without a part of the order here
-    PROPOSAL = 6  # a formation that may take over at a future token
-    FENCE = 7  # a reformation server stops the formation
-    FAILURE = 8  # the ring cannot repair a token
+    JOURNAL_CUT = 1  # the end of the journal is removed
+    FORMATION = 2  # a formation is installed: the first one, or after a reformation
+    PLANNED_FORMATION = 3  # a planned change is final: its formation takes over at a future token
+    CONTRADICTION = 4  # the others went on without a part of the order here
+    PROPOSAL = 5  # a formation that may take over at a future token
+    FENCE = 6  # a reformation server stops the formation
+    FAILURE = 7  # the ring cannot repair a token
 
 
 def always(_: object) -> bool:
@@ -86,8 +83,8 @@ def in_time(membership: "Membership") -> bool:
 
 
 def keep(membership: "Membership") -> None:
-    """* the formation waits."""
-    membership.waiting = membership.named
+    """* the latest formation waits."""
+    membership.keep_latest()
 
 
 def enter(membership: "Membership") -> None:
@@ -101,7 +98,7 @@ def join(membership: "Membership") -> None:
 
 
 def leave(membership: "Membership") -> None:
-    """* leave all formations; forget the failure."""
+    """* leave all formations; forget the proposal and the failure."""
     membership.leave_all()
 
 
@@ -151,7 +148,6 @@ def _is_fenced(membership: "Membership") -> bool:
 _WORKING: Final = (OBSERVING, ACTIVE, PREPARED)
 _STOPPED: Final = (REFORMING, FENCED)
 _IN_FORMATION: Final = (*_WORKING, *_STOPPED)
-_USING_JOURNAL: Final = (READING_JOURNAL, ROLLING_BACK)
 
 
 def _from(
@@ -169,9 +165,8 @@ def _from(
 PARTICIPATION: Final["StateTable[Membership]"] = StateTable(
     (
         #     at                       on                       guard      to               * actions
-        *_from(_USING_JOURNAL,         Event.FORMATION,         always,    None,            (keep,)),
-        *_from((READING_JOURNAL,),     Event.JOURNAL_READ,      always,    NEWBORN),
-        *_from((ROLLING_BACK,),        Event.JOURNAL_CUT,       always,    READING_JOURNAL),
+        *_from((ROLLING_BACK,),        Event.FORMATION,         always,    None,            (keep,)),
+        *_from((ROLLING_BACK,),        Event.JOURNAL_CUT,       always,    NEWBORN),
         *_from((NEWBORN,),             Event.FORMATION,         always,    TEST_ROLL,       (enter,)),
         *_from((NEWBORN,),             Event.CONTRADICTION,     always,    ROLLING_BACK,    (leave, keep)),
         *_from((TEST_ROLL,),           Event.ALWAYS,            is_active, ACTIVE),
@@ -187,7 +182,6 @@ PARTICIPATION: Final["StateTable[Membership]"] = StateTable(
     always=Event.ALWAYS,
     holds={
         ROLLING_BACK: _waits_for_journal,
-        READING_JOURNAL: _in_no_formation,
         NEWBORN: _in_no_formation,
         OBSERVING: _observes,
         ACTIVE: _takes_turns,

@@ -13,7 +13,7 @@ class MessageAuthenticator:
     def __init__(self, *, me: NodeId, keys: Keys, peers: Container[NodeId], first_serial: int) -> None:
         self._me = me
         self._keys = keys
-        self._serial = first_serial  # the start time, so that a later incarnation is always ahead of an earlier one
+        self._serial = first_serial  # its incarnation, so that a later one is always ahead of an earlier one
         self._peers = peers
         self._sites: dict[NodeId, Authenticator] = {}  # created on first use: there may be thousands of peers
         self._windows: dict[NodeId, ReplayWindow] = {}

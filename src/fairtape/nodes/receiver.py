@@ -8,9 +8,9 @@ lease to act. What the ring cannot repair comes from another site's journal, ent
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from fairtape.core.effects import (
     Append,
@@ -19,6 +19,7 @@ from fairtape.core.effects import (
     Effect,
     FormationChange,
     Multicast,
+    Notice,
     Ordered,
     Reason,
     Recovered,
@@ -39,10 +40,10 @@ from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.receiver.ack_lateness import AckLateness
 from fairtape.ring.receiver.ack_timeout import AckTimeout
 from fairtape.ring.receiver.ordering import TOKENS_AHEAD_MAX, Breach, Ordering
-from fairtape.ring.receiver.receive_buffer import HELD_BLOCKS_MAX, STREAMS_MAX, ReceiveBuffer, StreamKey
+from fairtape.ring.receiver.receive_buffer import HELD_BLOCKS_MAX, STREAMS_MAX, KeyMissing, ReceiveBuffer, StreamKey
 from fairtape.ring.receiver.recovery import RECOVERIES_MAX, Recoveries, TransitionObserver, combine_requests
 from fairtape.ring.receiver.recovery_tables import State
-from fairtape.ring.receiver.release import ReleaseQueue
+from fairtape.ring.receiver.release import HELD_MAX, ReleaseQueue
 from fairtape.ring.receiver.repair import RepairRequests
 from fairtape.ring.receiver.resilience import Resilience
 from fairtape.ring.receiver.token import EventToken, TokenPassing, TokenRefused, ranges_max, token_for, write_acks
@@ -64,6 +65,9 @@ from fairtape.wire.seals import Keys
 
 RELEASE_LEASES: Final = 2  # for which messages may wait to be released: then the lease was not renewed
 RELEASES_MIN: Final = 192  # further ones that a site adopts while it catches up: three requests
+
+SentAtObserver: TypeAlias = Callable[[NodeId, Instant, Duration, Instant], None]
+"""Called with the sender of a datagram, when it was sent, the bound of its sender's clock, and the present time."""
 
 
 class JoinedTooLate(ValueError):
@@ -101,11 +105,11 @@ class Receiver:
                 f"{formation.number}; it must join a later one"
             )
         if recovered is None:
-            nothing = Recovered.nothing(formation.first_token, formation.first_sequence)
-            recovered = replace(nothing, number=formation.number)
+            recovered = Recovered.nothing(formation.first_token, formation.first_sequence, number=formation.number)
         self.me = me
         self.membership = membership
         self.counts: Counter[str] = Counter()
+        self.keys_missing: set[NodeId] = set()  # the sources whose messages it would have to read, and cannot
         self._stripe = stripe
         self._datagram_max = datagram_max
         self._clock_bound = clock_bound
@@ -133,6 +137,7 @@ class Receiver:
         self._traces = TraceCalls(tracer, formations=self._formations, ordering=self._ordering, clock_bound=clock_bound)
         self._blocks_pending = False  # new blocks may complete a token
         self._timer: Instant | None = None  # the earliest deadline; None: unknown. A block alone never changes it
+        self.sent_at_observer: SentAtObserver | None = None
         self._journal = JournalPosition(recovered.number, recovered.token, stripe=stripe)
         self._enter_first(formation, recovered, born_at)
 
@@ -144,6 +149,8 @@ class Receiver:
         if recovered.layout is not None:
             self._formations.note(decode_formation(recovered.layout))
         if membership.changes:
+            self._releases.held_max = HELD_MAX
+            self._releases.continue_unread(recovered.token)
             self._releases.require_lease()
         self._releases.unverified = not self.membership.verified
 
@@ -214,7 +221,7 @@ class Receiver:
             if deadline is None or deadline > now:
                 return
         self._timer = None
-        if not self.membership.stopped:
+        if not self._stopped:
             if self.membership.watches_acks:
                 self._ack_timeout.start_overdue(now)
             self._recoveries.wake(now)
@@ -245,7 +252,7 @@ class Receiver:
 
     def _earliest(self) -> Instant:
         earliest = self._releases.deadline()
-        if self.membership.stopped:
+        if self._stopped:
             return earliest
         earliest = min(earliest, self._recoveries.deadline(), self._ack_due_at(), self._sources.holes_due_at)
         if self.membership.watches_acks:
@@ -354,6 +361,16 @@ class Receiver:
         """The end of the lease for a clock within its error bound."""
         return self._releases.granted_until
 
+    @property
+    def far_behind(self) -> bool:
+        """Whether it drops what the ring sends now: too far behind (decision 31, Far behind), or unable to read it."""
+        return self.membership.far_behind or (bool(self.keys_missing) and not self.membership.active)
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether it takes nothing into the order and acknowledges nothing."""
+        return self.membership.stopped or bool(self.keys_missing)
+
     # Decisions of reformation servers.
 
     def renew_lease(self, until: Instant, now: Instant) -> None:
@@ -361,8 +378,12 @@ class Receiver:
         self._releases.renew_lease(until, now)
         self._advance(now)
 
-    def check_clock(self, now: Instant) -> None:
-        """A clock error bound above `clock_error_max` shortens the lease and stops releases."""
+    def check_clock(self, now: Instant, *, behind: Duration = 0) -> None:
+        """A clock error bound above `clock_error_max` shortens the lease and stops releases.
+
+        A release is late by what the clock is proved to be `behind`.
+        """
+        self._releases.clock_behind = behind
         excess = max(self._clock_bound() - self.formation.timing.clock_error_max, 0)
         if self._releases.set_clock_excess(excess, now):
             self._timer = None
@@ -378,13 +399,18 @@ class Receiver:
         self._recoveries.stop()
         return True
 
-    def prepare(self, formation: Formation) -> None:
-        """Take no turn from the first token of a proposed formation on: it takes over there."""
+    def prepare(self, formation: Formation, now: Instant) -> None:
+        """Take no turn from the first token of a proposed formation on: it takes over there.
+
+        It may replace a proposal with an earlier first token, so that the present turn is this site's again.
+        """
         if not self.membership.prepare(formation):
             return
         if self._token.held is not None and self._token.held >= formation.first_token:
             self._token.held = None
         self._timer = None
+        self._accept_token_if_mine(now)
+        self._advance(now)
 
     def agrees_with(self, formation: Formation) -> bool:
         """Whether the order here can precede this formation. If not, a part must be rolled back."""
@@ -460,16 +486,28 @@ class Receiver:
             self._recoveries.forget_through(entry.token - 1)
             return
         self._journal.check_ordered(entry, self._ordering)
-        self._ordering.adopt(entry)
+        try:
+            self._ordering.adopt(entry)
+        except KeyMissing as missing:
+            self._note_missing_key(missing.source)
+            raise
         self._recoveries.forget_through(entry.token)
         self._append(entry)
 
-    def restore_unreleased(self, entry: Entry) -> None:
-        """Queue for release an entry of the journal that was not released before the site stopped."""
-        if isinstance(entry, FormationChange):
-            self._formations.note(decode_formation(entry.layout))
-        else:
-            self._releases.complete(entry)
+    @property
+    def unreleased_ticket(self) -> int:
+        """The ticket of its requests for entries of the journal that are not released yet."""
+        return self._releases.ticket
+
+    @unreleased_ticket.setter
+    def unreleased_ticket(self, ticket: int) -> None:
+        self._releases.ticket = ticket
+
+    def read_unreleased(self, entries: Iterable[Entry], now: Instant) -> None:
+        """The entries of the journal that it requested."""
+        self._timer = None
+        self._releases.add_read(entries, now)
+        self._advance(now)
 
     def catch_up_to(self, token: int, survives_through: int, now: Instant, *, known: int = 0) -> None:
         """No messages follow up to `token`, and what K + 1 sites hold may be released.
@@ -566,6 +604,8 @@ class Receiver:
             self.counts[refusal] += 1
             return
         self._timer = None
+        if isinstance(message, Ack | Request) and self.sent_at_observer is not None:
+            self.sent_at_observer(message.sender, message.sent_at, message.clock_bound, now)
         match message:
             case Ack():
                 self._receive_ack(message, datagram, now)
@@ -581,7 +621,12 @@ class Receiver:
                 raise Malformed("not for a site")
 
     def _receive_ack(self, ack: Ack, datagram: bytes, now: Instant) -> None:
-        outcome = self._ordering.accept(ack, datagram)
+        try:
+            outcome = self._ordering.accept(ack, datagram)
+        except KeyMissing as missing:
+            self.counts["acks_without_key"] += 1
+            self._note_missing_key(missing.source)
+            return
         self.counts[outcome] += 1
         if outcome == "ack":
             self._traces.ack_received(ack, now)
@@ -599,10 +644,25 @@ class Receiver:
             # Its sender has not seen that the token was accepted.
             self._effects += self._passing.confirm(ack.token) if self._is_mine(ack.token + 1) else []
 
+    def _note_missing_key(self, source: NodeId) -> None:
+        """Others read this source, so no site has failed: this one can no longer take part. Decision 61, Missing keys.
+
+        Blocks alone are no reason: anyone may send one in the name of a source that does not exist.
+        """
+        if source not in self.keys_missing:
+            self.keys_missing.add(source)
+            self._recoveries.stop()
+            self._effects.append(
+                Notice(
+                    f"site {self.me} lacks the key of source {source} and cannot read what the others order, so it "
+                    "withdraws; give it a key file with that source, and restart it"
+                )
+            )
+
     def _heard(self, token: int, now: Instant) -> None:
         if token > self._resilience.highest_ack:
             self._resilience.ack_received(token)
-        if self.membership.stopped:
+        if self._stopped:
             return
         if isinstance(self._token, EventToken):
             self._token.confirmed(token - 1)
@@ -637,6 +697,8 @@ class Receiver:
             pass
         self._releases.settle(self._resilience.survives_through, now)
         self._effects += self._releases.due(now)
+        if (read := self._releases.wanted_read()) is not None:
+            self._effects.append(read)
         complete_through = self._ordering.complete_through
         self._ordering.drop_through(
             min(self._resilience.stable_through, complete_through, self.repairs.needed_through())
@@ -645,7 +707,7 @@ class Receiver:
 
     def _take_next(self, now: Instant) -> bool:
         token = self._ordering.complete_through + 1
-        if self.membership.stopped or not self._may_order(token):
+        if self._stopped or not self._may_order(token):
             return False
         try:
             ordered = self._ordering.take_next()
@@ -695,7 +757,7 @@ class Receiver:
     def _send_ack(self, now: Instant) -> bool:
         """Send Ack(e) after Msg(e) is in the journal (decision 14, Append before Ack)."""
         token = self._token.held
-        if token is None or self.membership.stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
+        if token is None or self._stopped or self._ack_due_at() > now or now >= self._releases.lease_until:
             return False
         formation = self._formations.of(token)
         load = SiteLoad(self._lag(token, now), self._backlog())
@@ -755,14 +817,15 @@ class Receiver:
                 recoveries, self._ordering, self._stripe, self._formations.latest.number, self.me, self._datagram_max
             ):
                 self.counts["requests_sent"] += 1
-                self._effects.append(Send(site, [self._authenticator.for_sites(request)]))
+                dated = replace(request, sent_at=now, clock_bound=self._clock_bound())
+                self._effects.append(Send(site, [self._authenticator.for_sites(dated)]))
 
     def _declare(self, suspect: NodeId, token: int, reason: Reason, now: Instant) -> None:
         """State 7: report, and commit nothing from this token on. Reformation servers repair the loop.
 
         A site that is not active, or whose clock is untrusted, suspects no site: it catches up instead.
         """
-        if self.membership.stopped:
+        if self._stopped:
             return
         failure = Report(suspect, token, reason, now)
         if not self._releases.clock_untrusted and self.membership.declare(failure):

@@ -16,18 +16,16 @@ from fairtape.core.effects import (
     REASONS,
     Deliver,
     Effect,
-    Fetch,
     JoinChannels,
     Multicast,
     Notice,
-    Ordered,
     Reason,
     Recovered,
     Report,
     Send,
     Truncate,
 )
-from fairtape.core.entries import Entry, decode_entry
+from fairtape.core.entries import decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.queue_sizes import QueueSize
 from fairtape.core.timing import Timing
@@ -62,7 +60,6 @@ from fairtape.wire.membership import (
 from fairtape.wire.seals import Keys
 
 REPORTS_MAX: Final = 16  # pending requests for a lease
-UNRELEASED_READ_SIZE: Final = 1 << 20  # bytes of the own journal that are read at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +93,13 @@ def suspicion(receiver: Receiver | None, loops: "LoopMemberships", loop: int) ->
 def requested_membership(
     receiver: Receiver | None, loops: "LoopMemberships", loop: int, *, in_time: bool
 ) -> MembershipRequest:
-    """A site with a good clock that is up to date joins; one whose clock error is too large withdraws."""
+    """A site with a good clock that is up to date joins; one whose clock error is too large withdraws.
+
+    So does one that lacks a key.
+    """
     if receiver is None:
         return MembershipRequest.NOTHING
+    in_time = in_time and not receiver.keys_missing
     if loop in loops.memberships if loop else receiver.membership.active:
         return MembershipRequest.NOTHING if in_time else MembershipRequest.WITHDRAW
     return MembershipRequest.JOIN if in_time and not receiver.membership.stranded else MembershipRequest.NOTHING
@@ -195,15 +196,18 @@ class Site:
         *,
         keys: Keys,
         born_at: Instant,
+        incarnation: int | None = None,
         recovered: Recovered,
         clock_bound: Callable[[], Duration] = lambda: 0,
         backlog: Callable[[], Duration] = lambda: 0,
         observe: TransitionObserver | None = None,
         tracer: Tracer | None = None,
     ) -> None:
+        """`incarnation` is higher than every serial number of an earlier one; None: the clock was never set back."""
         self.config = config
         self.me = config.me
-        self.incarnation = born_at // 1_000 & 0xFFFF_FFFF
+        first_serial = born_at if incarnation is None else incarnation
+        self.incarnation = first_serial // 1_000 & 0xFFFF_FFFF
         self.membership = Membership(me=config.me, incarnation=self.incarnation)
         self.receiver: Receiver | None = None  # in a formation
         self.late = 0
@@ -217,11 +221,10 @@ class Site:
         self._own_bound = clock_bound
         self._backlog = backlog
         self._clock_estimator = ClockBoundEstimator()
-        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=first_serial)
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
-        self._unreleased: list[Entry] = []
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_server = CatchUpServer(
@@ -232,7 +235,6 @@ class Site:
         self._reported: Report | None = None  # the failure in the last report
         self._suspected: tuple[NodeId, int] | None = None  # the suspicion in the last report
         self._asked: dict[Instant, Duration] = {}  # time of recent reports: the clock's bound then
-        self._read_unreleased(born_at)
 
     # The contract.
 
@@ -240,7 +242,7 @@ class Site:
         """Process one datagram. Every datagram is counted; a malformed one changes nothing."""
         self._check_clock(now)
         if not is_membership(datagram):
-            if self.receiver is None or self.membership.far_behind:
+            if self.receiver is None or self.receiver.far_behind:
                 self._own_counts["too_early"] += 1
             else:
                 self.receiver.receive(datagram, now)
@@ -253,7 +255,7 @@ class Site:
         self._follow_up(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        if self.receiver is None or self.membership.far_behind or not all(map(is_block, datagrams)):
+        if self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
@@ -303,7 +305,7 @@ class Site:
     def _check_clock(self, now: Instant) -> None:
         """Apply the current clock bound. A clock that was set back must not delay reports and requests."""
         if self.receiver is not None:
-            self.receiver.check_clock(now)
+            self.receiver.check_clock(now, behind=self._clock_estimator.behind)
         if self._report_at - now > self._report_period:
             self._report_at = now
         self._catch_up_client.reader.check_clock(now)
@@ -327,10 +329,11 @@ class Site:
     # Responses of the driver.
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """The journal entries of a `Fetch`. Ticket 0 is the site's own; others belong to requests of other sites."""
-        if ticket == 0:
-            self._unreleased += map(decode_entry, entries)
-            self._read_unreleased(now, exhausted=not entries)
+        """The journal entries of a `Fetch`. Tickets up to 0 are the site's own; others are requests of other sites."""
+        if ticket <= 0:
+            if self.receiver is not None and self.receiver.unreleased_ticket == ticket:
+                self.receiver.read_unreleased(map(decode_entry, entries), now)
+                self._follow_up(now)
             return
         request = self._catch_up_server.end_read(ticket)
         if self.receiver is not None and request is not None:
@@ -339,18 +342,7 @@ class Site:
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered
-        self._unreleased.clear()
         self.membership.journal_cut()
-        self._read_unreleased(now)
-
-    def _read_unreleased(self, now: Instant, *, exhausted: bool = False) -> None:
-        """Read the journal entries that were not released: they must be, before anything that follows them."""
-        tokens = (entry.token for entry in reversed(self._unreleased) if isinstance(entry, Ordered))
-        through = next(tokens, self._recovered.released_through)
-        if through < self._recovered.token and not exhausted:
-            self._effects.append(Fetch(through, None, UNRELEASED_READ_SIZE, 0))
-            return
-        self.membership.journal_read()
         waiting = self.membership.take_waiting()
         if waiting is not None:
             self._enter(waiting, now)
@@ -411,6 +403,17 @@ class Site:
         if self.receiver is not None:
             yield from self.receiver.queue_sizes()
 
+    def _note_sent_at(self, sender: NodeId, sent_at: Instant, bound: Duration, now: Instant) -> None:
+        """What comes from the future proves that the clock is behind; an exchange shows by how much."""
+        behind, estimator, receiver = sent_at - bound - now, self._clock_estimator, self.receiver
+        if receiver is None or (behind <= 0 and not estimator.has_proofs):
+            return
+        others = [member for member in receiver.formation.members if member != self.me]
+        if estimator.heard(sender, behind, own=self._own_bound(), others=others, now=now):
+            last_asked_at = next(reversed(self._asked), 0)
+            self._report_at = min(self._report_at, max(last_asked_at + self.timing.retry_period, now + 1))
+        receiver.check_clock(now, behind=estimator.behind)
+
     @property
     def timing(self) -> Timing:
         """The timing of its latest formation."""
@@ -430,7 +433,8 @@ class Site:
             for reformer in self.config.reformers:
                 self._effects.append(Send(reformer, [report]))
         period = self.timing.report_period
-        if self.membership.participation not in (Participation.OBSERVING, Participation.ACTIVE):
+        settled = self.membership.participation in (Participation.OBSERVING, Participation.ACTIVE)
+        if not settled or self._clock_estimator.doubted:
             period = min(period, 2 * self.timing.retry_period)
         self._report_at, self._report_period = now + period, period
 
@@ -538,7 +542,7 @@ class Site:
         elif install.final:
             self._enter(formation, now)
         elif self.receiver is not None:
-            self.receiver.prepare(formation)
+            self.receiver.prepare(formation, now)
         self._report_at = now
 
     def _enter(self, formation: Formation, now: Instant) -> None:
@@ -598,9 +602,8 @@ class Site:
             authenticator=self._authenticator,
             membership=self.membership,
         )
-        for entry in self._unreleased:
-            self.receiver.restore_unreleased(entry)
-        self._unreleased.clear()
+        self.receiver.sent_at_observer = self._note_sent_at
+        self.receiver.unreleased_ticket = -self._own_counts["taken_back"]  # a rollback voids earlier requests
         self.receiver.pass_empty_tokens(now)
         self._entered(formation)
 
@@ -661,7 +664,10 @@ class Site:
             self._reported, self._report_at = receiver.reforming, now
         if receiver.suspect != self._suspected:
             self._suspected, self._report_at = receiver.suspect, now
-        self._catch_up_client.follow(receiver, now)
+        if receiver.keys_missing:
+            self._catch_up_client.reader.stop()  # it could not read the answers
+        else:
+            self._catch_up_client.follow(receiver, now)
 
     def _serve_history(self, request: CatchUp) -> None:
         fetch = self._catch_up_server.start_read(request) if self.receiver is not None else None

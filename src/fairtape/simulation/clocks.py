@@ -251,3 +251,12 @@ def clock_losing_reference(
         pieces.append(Piece(since, reached, 0, abs(reached) + bound))
     pieces.append(Piece(returns_at, 0, 0))
     return DriftingClock(pieces, bound=bound)
+
+
+def clock_standing_still(*, at: Instant, period: Duration, corrected_at: Instant, bound: Duration) -> DriftingClock:
+    """The clock of a virtual machine that stands still: after the pause it goes on where it stopped.
+
+    It declares its usual bound all the time, until it is stepped forward. The node has to be paused for the same time.
+    """
+    assert at + period < corrected_at
+    return DriftingClock([Piece(0, 0, 0), Piece(at + period, -period, 0), Piece(corrected_at, 0, 0)], bound=bound)

@@ -39,9 +39,9 @@ from fairtape.nodes.source import Source
 from fairtape.ring.membership.layout import decode_formation
 from fairtape.ring.membership.topology import Excess, LoopTopology, Topology
 from fairtape.simulation import explored_history as checks
-from fairtape.simulation.cluster import MemoryFormationStore
 from fairtape.simulation.explored_history import History, Promise
 from fairtape.simulation.machine_states import DOWN, JournalState, MachineInput, MachineStates, NamedSeal
+from fairtape.simulation.simulated_store import MemoryFormationStore
 from fairtape.simulation.world import EPOCH, Storm
 from fairtape.wire.frames import Kind, NodeId
 from fairtape.wire.membership import Grant, Install, decode_membership

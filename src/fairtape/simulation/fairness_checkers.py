@@ -40,7 +40,7 @@ class FairnessCheckers(Observer):
         if arrivals is None:
             return
         receiver = self._cluster.site(node).receiver
-        if receiver is None or receiver.membership.far_behind:
+        if receiver is None or receiver.far_behind:
             arrivals.clear()  # it drops what the ring sends, and reads it again later
             return
         for datagram in datagrams:

@@ -5,5 +5,6 @@
 - `ledger_tables`: the ledger of a floor as tables
 - `trade_files`: trades in CSV, Parquet, DBN and ITCH files
 - `trace_files`: records of every token for the analysis of links
+- `incarnations`: numbers that rise at each start of a node
 - `files`: atomic replacement of small files, and lock files
 """

@@ -36,7 +36,7 @@ _ACK: Final = struct.Struct(">QQQQIIHHH")
 _ACK_RANGE: Final = struct.Struct(">IQQI8s")
 _RANGE: Final = struct.Struct(">IQQI")
 _STREAM: Final = struct.Struct(">IQ")
-_COUNTS: Final = struct.Struct(">HH")
+_REQUEST: Final = struct.Struct(">QQHH")
 _TOKEN: Final = struct.Struct(">Q")
 _PROGRESS: Final = struct.Struct(">QQQQ")
 
@@ -133,6 +133,8 @@ class Request:
     sender: NodeId
     tokens: tuple[int, ...]
     ranges: tuple[Range, ...]
+    sent_at: int = 0  # by a clock with an error of up to `clock_bound`
+    clock_bound: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def encode_control(message: Control, serial: int) -> bytes:
             )
         case Request():
             kind = Kind.REQUEST
-            body = _COUNTS.pack(len(message.tokens), len(message.ranges))
+            body = _REQUEST.pack(message.sent_at, message.clock_bound, len(message.tokens), len(message.ranges))
             body += b"".join(map(_TOKEN.pack, message.tokens)) + b"".join(map(_pack_range, message.ranges))
         case Hole():
             kind, body = Kind.HOLE, _pack_range(message.missing)
@@ -272,7 +274,7 @@ def ack_ranges_max(datagram_max: int) -> int:
 
 def request_items_max(datagram_max: int) -> int:
     """The number of tokens and ranges together that always fit one request."""
-    return (datagram_max - CONTROL_SIZE - _COUNTS.size - TAG_SIZE) // _RANGE.size
+    return (datagram_max - CONTROL_SIZE - _REQUEST.size - TAG_SIZE) // _RANGE.size
 
 
 def serial_of(datagram: bytes) -> int:
@@ -378,13 +380,14 @@ def _decode_ack(body: bytes, stripe: int, formation: int, sender: NodeId, *, rel
 
 
 def _decode_request(body: bytes, stripe: int, formation: int, sender: NodeId) -> Request:
-    token_count, range_count = _COUNTS.unpack_from(body)
-    middle = _COUNTS.size + token_count * _TOKEN.size
+    sent_at, clock_bound, token_count, range_count = _REQUEST.unpack_from(body)
+    _check_numbers(sent_at, clock_bound)
+    middle = _REQUEST.size + token_count * _TOKEN.size
     if len(body) != middle + range_count * _RANGE.size:
         raise Malformed("body length differs from its token and range counts")
     if token_count + range_count == 0:
         raise Malformed("empty request")
-    tokens = tuple(token for (token,) in _TOKEN.iter_unpack(body[_COUNTS.size : middle]))
+    tokens = tuple(token for (token,) in _TOKEN.iter_unpack(body[_REQUEST.size : middle]))
     _check_ordinals(1, *tokens)
     ranges = tuple(_checked_range(*parts) for parts in _RANGE.iter_unpack(body[middle:]))
-    return Request(stripe, formation, sender, tokens, ranges)
+    return Request(stripe, formation, sender, tokens, ranges, sent_at, clock_bound)

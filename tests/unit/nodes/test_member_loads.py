@@ -20,7 +20,6 @@ LOADED = 40_000  # microseconds
 
 def active_receiver(me: int, layout: Formation) -> Receiver:
     membership = Membership(me=me, incarnation=1)
-    membership.journal_read()
     site = Receiver(
         me=me,
         formation=layout,

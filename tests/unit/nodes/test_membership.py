@@ -26,7 +26,6 @@ class MemberSite:
 
     def __init__(self, formation: Formation | None = FIRST, *, recovered: Recovered | None = None) -> None:
         self.membership = Membership(me=ME, incarnation=INCARNATION)
-        self.membership.journal_read()
         if formation is not None:
             self.enter_first(formation, recovered or Recovered.nothing())
 
@@ -74,14 +73,13 @@ def test_a_ring_without_reformation_servers_is_active_until_a_failure_ends_it() 
     assert (membership.stopped, membership.report) == (True, FAILURE)
 
 
-def test_a_formation_waits_until_the_journal_is_read() -> None:
-    membership = Membership(me=ME, incarnation=INCARNATION)
-    membership.wait(FIRST)
-    assert participation(membership) is Participation.READING_JOURNAL
-    membership.journal_read()
-    assert participation(membership) is Participation.NEWBORN
-    assert membership.take_waiting() is FIRST
-    assert membership.take_waiting() is None
+def test_an_earlier_formation_does_not_replace_the_one_that_waits() -> None:
+    """An Install of the same term was delayed: this site was active in that formation, and must not enter it again."""
+    site = entered()
+    site.membership.roll_back(NEXT)
+    site.membership.wait(FIRST)
+    assert site.membership.take_waiting() is NEXT
+    assert site.membership.take_waiting() is None
 
 
 def test_a_formation_that_contradicts_the_order_waits_for_the_rollback() -> None:
@@ -90,7 +88,7 @@ def test_a_formation_that_contradicts_the_order_waits_for_the_rollback() -> None
     assert participation(site.membership) is Participation.ROLLING_BACK
     assert (site.membership.formation, site.membership.active) == (None, False)
     site.membership.journal_cut()
-    site.membership.journal_read()
+    assert participation(site.membership) is Participation.NEWBORN
     assert site.membership.take_waiting() is NEXT
 
 
@@ -253,9 +251,8 @@ def test_a_site_becomes_far_behind_once() -> None:
 
 def test_what_cannot_happen_in_a_state_is_an_error_of_ours() -> None:
     site = entered()
-    for impossible in (site.membership.journal_read, site.membership.journal_cut):
-        with pytest.raises(AssertionError):
-            impossible()
+    with pytest.raises(AssertionError):
+        site.membership.journal_cut()
     with pytest.raises(AssertionError):
         MemberSite(None).membership.take_over(NEXT)
 

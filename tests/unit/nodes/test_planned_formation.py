@@ -15,7 +15,6 @@ T_R = TIMING.retry_period
 
 def site(me: int) -> Receiver:
     membership = Membership(me=me, incarnation=1)
-    membership.journal_read()
     made = Receiver(
         me=me,
         formation=PRESENT,

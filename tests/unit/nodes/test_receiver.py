@@ -110,7 +110,7 @@ def test_a_missing_acknowledgment_is_overdue_half_a_retry_period_after_its_sched
     effects = run_until(site, STARTS_AT + T_R // 2 + TIMING.request_delay)
     assert [at for at, _ in effects] == [STARTS_AT + T_R // 2 + TIMING.request_delay]
     (send,) = only(Send, [effect for _, effect in effects])
-    assert (send.to, controls([send])) == (1, [Request(0, LAYOUT.number, 3, (1,), ())])
+    assert (send.to, controls([send])) == (1, [Request(0, LAYOUT.number, 3, (1,), (), sent_at=effects[0][0])])
     assert site.counts["requests_sent"] == 1
 
 

@@ -120,9 +120,9 @@ def test_a_malformed_block_changes_nothing(datagram: bytes) -> None:
 
 def test_an_unknown_source_is_malformed() -> None:
     held = ReceiveBuffer(keys=KEYS.for_source(OTHER_SOURCE), stripe=0)
-    with pytest.raises(Malformed, match="unknown source"):
+    with pytest.raises(Malformed, match="no key of source"):
         accept(held, block(1))
-    with pytest.raises(Malformed, match="unknown source"):
+    with pytest.raises(Malformed, match="no key of source"):
         held.note_named(named(1))
 
 

@@ -64,6 +64,16 @@ def test_a_release_delayed_by_a_stopped_process_is_late() -> None:
         assert deliver.release.late == late
 
 
+def test_a_release_is_late_by_the_clocks_of_the_others() -> None:
+    for behind, late in ((LATE_AFTER, False), (LATE_AFTER + 1, True)):
+        queue = filled(ordered(1))
+        queue.clock_behind = behind
+        queue.settle(1, LAYOUT.scheduled_at(1))
+        (deliver,) = queue.due(LAYOUT.commit_at(1))
+        assert deliver.release.late == late
+        assert deliver.release.clock_behind == behind
+
+
 def test_tokens_without_messages_are_skipped() -> None:
     queue = filled(ordered(1, 0), ordered(2))
     assert queue.waits_for_others

@@ -234,6 +234,8 @@ def test_a_block_without_a_body_is_refused(size: int) -> None:
         replace(ACK, part=0, parts=ACK_PARTS_MAX + 1),
         Request(1, 2, 3, (), ()),
         Request(1, 2, 3, (NUMBER_MAX + 1,), ()),
+        Request(1, 2, 3, (1,), (), sent_at=NUMBER_MAX + 1),
+        Request(1, 2, 3, (1,), (), clock_bound=NUMBER_MAX + 1),
         Request(1, 2, 3, (1, 2, (1 << 64) - 1), (Range(1, 2, 3, 4),)),
         Progress(1, 2, 3, NUMBER_MAX + 1, 5, 6, 5),
         Progress(1, 2, 3, 4, NUMBER_MAX + 1, 6, 5),
@@ -293,7 +295,8 @@ def test_an_acknowledgment_with_other_than_the_announced_ranges_is_refused(annou
 @pytest.mark.parametrize(("tokens", "named"), [(0, 1), (1, 0), (2, 1), (5, 0), (COUNT_MAX, COUNT_MAX)])
 def test_a_request_with_other_than_the_announced_items_is_refused(tokens: int, named: int) -> None:
     datagram = datagram_of(Request(1, 2, 3, (4,), (WIDE,)))
-    forged = datagram[:CONTROL_SIZE] + tokens.to_bytes(2) + named.to_bytes(2) + datagram[CONTROL_SIZE + 4 :]
+    place = CONTROL_SIZE + 16  # after the instant and the bound of the clock
+    forged = datagram[:place] + tokens.to_bytes(2) + named.to_bytes(2) + datagram[place + 4 :]
     with pytest.raises(Malformed, match="its token and range counts"):
         decode_control(forged)
 

@@ -7,17 +7,19 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
-from fairtape.deployment.process.resources import clock_of, open_transport
+from fairtape.deployment.process.resources import clock_of, incarnation_file, open_transport
 from fairtape.deployment.status import ReformerStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import mark_of
 from fairtape.edge.status import PublisherStatus
 from fairtape.market.stripes import StripePlan
 from fairtape.nodes.message_authentication import MessageAuthenticator
+from fairtape.storage.incarnations import next_incarnation
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 
 REPEAT_PERIOD: Final = 0.3  # seconds
+COMMANDS_MAX: Final = 1_000  # datagrams of one command: it is repeated until it is carried out
 WAIT_MAX: Final = 10.0  # seconds for a command to be carried out
 POLL_PERIOD: Final = 0.2  # seconds
 PLAN_WAIT_MAX: Final = 30.0  # seconds for sites to prepare a plan: 0.1 ms per listing, at low priority
@@ -32,7 +34,12 @@ def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> st
     (operator,) = deployment.of_kind(NodeKind.OPERATOR)
     keys = keys_of(deployment, operator)
     authenticator = MessageAuthenticator(
-        me=operator.number, keys=keys, peers=keys.sites, first_serial=clock_of(deployment).now()
+        me=operator.number,
+        keys=keys,
+        peers=keys.sites,
+        first_serial=next_incarnation(
+            incarnation_file(deployment, operator), clock_of(deployment).now(), step=COMMANDS_MAX
+        ),
     )
     name = deployment.name_of(site)
     before = _leader(deployment, run)

@@ -22,6 +22,7 @@ from fairtape.deployment.config.description import FILE, Deployment, Node, NodeK
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.resources import (
     clock_of,
+    incarnation_file,
     injector_at,
     open_formation_store,
     open_journal,
@@ -48,6 +49,7 @@ from fairtape.nodes.site import Site, SiteConfig
 from fairtape.nodes.source import Source
 from fairtape.ring.membership.formation import Formation
 from fairtape.storage.formation_stores import StoreThread
+from fairtape.storage.incarnations import SERIALS_MAX, next_incarnation
 from fairtape.wire.frames import NUMBER_MAX, NodeId
 from fairtape.wire.membership import MembershipState
 
@@ -93,6 +95,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             _site_config(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
+            incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
             recovered=past,
             clock_bound=clock.bound,
             backlog=lambda: runtime.backlog(),
@@ -154,6 +157,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         deployment.topology,
         keys=keys_of(deployment, node),
         born_at=clock.now(),
+        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
         clock_bound=clock.bound,
     )
     status_file = StatusFile(run, node.name)
@@ -180,7 +184,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         timing=deployment.timing,
         resilience=topology.resilience_of(topology.primary.tour),
         pace_max=topology.pace_max,
-        incarnation=clock.now(),
+        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now()),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )

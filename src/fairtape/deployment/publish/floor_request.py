@@ -9,6 +9,7 @@ from fairtape.core.effects import Ordered
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.deployment.follow.floor_reader import FloorReader
+from fairtape.deployment.publish.source_runtime import new_incarnation
 from fairtape.deployment.publish.source_thread import publish_once
 from fairtape.deployment.publish.target import PublishTarget
 from fairtape.exchange.orders import Cancel, Control, Funding, NewOrder, OpenMarket, Replace, encode
@@ -38,11 +39,12 @@ class FloorAnswer:
 def enter(target: PublishTarget, me: NodeId, make: MakeRequest, reader: FloorReader) -> FloorAnswer:
     """Publish a request and wait for the answer of the floor. Raises `UserError` where none comes.
 
-    Requests are numbered by the time: it rises across restarts without a file.
+    Requests are numbered like incarnations of their source, which rise whatever the clock shows.
     """
-    number = SharedClock().now()
+    config = target.source_config(me)
+    number = new_incarnation([config], SharedClock())
     reader.catch_up()
-    publish_once(target.source_config(me), [encode(make(me, number))])
+    publish_once(config, [encode(make(me, number))])
     deadline = time.monotonic() + ANSWER_PERIOD_MAX
     while time.monotonic() < deadline:
         for step in reader.steps():

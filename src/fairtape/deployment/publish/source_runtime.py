@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fairtape.core.errors import UserError
 from fairtape.core.link_faults import LinkFaults
@@ -12,6 +13,7 @@ from fairtape.net.node_runtime import NodeRuntime, Producer
 from fairtape.net.transports import AddressBook, Groups, IpMulticast, Mesh, Transport
 from fairtape.nodes.source import Source
 from fairtape.nodes.source_group import SourceGroup
+from fairtape.storage.incarnations import next_incarnations
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.seals import Keys
 
@@ -32,15 +34,22 @@ class SourceConfig:
     window_max: int | None = None  # None: as the token period asks for
     link_faults: Mapping[NodeId, LinkFaults] = field(default_factory=dict)  # to inject, by sender
     fault_seed: int = 0
+    incarnation_file: Path | None = None  # None: the clock was never set back
 
 
 def source_of(config: SourceConfig, clock: Clock) -> Source:
-    """A new incarnation of one source, numbered by the present time."""
-    return _source(config, clock.now())
+    """A new incarnation of one source."""
+    return _source(config, new_incarnation([config], clock))
+
+
+def new_incarnation(configs: Sequence[SourceConfig], clock: Clock) -> int:
+    """A number that is higher than all earlier ones of these sources: the first of as many for a new incarnation."""
+    files = [config.incarnation_file for config in configs if config.incarnation_file is not None]
+    return next_incarnations(files, clock.now()) if files else clock.now()
 
 
 def group_of(configs: Sequence[SourceConfig], clock: Clock) -> SourceGroup:
-    """New incarnations of several sources at one address, numbered from the present time on."""
+    """New incarnations of several sources at one address, with numbers that follow one another."""
     first, *others = configs
     for other in others:
         if other.address_book[other.me] != first.address_book[first.me]:
@@ -49,8 +58,8 @@ def group_of(configs: Sequence[SourceConfig], clock: Clock) -> SourceGroup:
             raise UserError(
                 f"sources {first.me} and {other.me} have one address and different link faults; put them into one city"
             )
-    now = clock.now()
-    return SourceGroup(_source(config, now + place) for place, config in enumerate(configs))
+    incarnation = new_incarnation(configs, clock)
+    return SourceGroup(_source(config, incarnation + place) for place, config in enumerate(configs))
 
 
 def _source(config: SourceConfig, incarnation: int) -> Source:

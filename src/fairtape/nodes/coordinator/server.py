@@ -118,8 +118,10 @@ class Reformer:
         *,
         keys: Keys,
         born_at: Instant,
+        incarnation: int | None = None,
         clock_bound: Callable[[], Duration] = lambda: 0,
     ) -> None:
+        """`incarnation` is higher than every serial number of an earlier one; None: the clock was never set back."""
         self.config = config
         self.counts: Counter[str] = Counter()
         self.primary = PrimaryLoopCoordinator(topology, me=config.me, stripe=config.stripe, clock_bound=clock_bound)
@@ -135,7 +137,8 @@ class Reformer:
         self._homes = topology.homes()
         self._clock_bound = clock_bound
         self._clock_error_max = topology.primary.timing.clock_error_max
-        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=born_at)
+        first_serial = born_at if incarnation is None else incarnation
+        self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=first_serial)
         self._effects: list[Effect] = []
         self._lead = Lead(config.me, lease_min=config.leader_lease, born_at=born_at)
         self._ask_at: Instant = born_at  # when to read or renew the leadership

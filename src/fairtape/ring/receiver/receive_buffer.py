@@ -34,6 +34,14 @@ A plain tuple, because every datagram creates one."""
 _RUN_HEADER: Final = struct.Struct(">6sHIIQQ")  # prefix, count, formation, source, incarnation, first number
 
 
+class KeyMissing(Malformed):
+    """This site has no key of the source: it cannot read what others may."""
+
+    def __init__(self, source: NodeId) -> None:
+        super().__init__(f"no key of source {source}")
+        self.source = source
+
+
 class Stream:
     """The blocks of one incarnation of one source."""
 
@@ -427,7 +435,7 @@ class ReceiveBuffer:
     def _make_stream(self, key: StreamKey) -> Stream:
         secret = self._keys.sources.get(key[0])
         if secret is None:
-            raise Malformed("unknown source")
+            raise KeyMissing(key[0])
         return Stream(*key, self._keys.seal(secret, stripe=self._stripe, source=key[0], incarnation=key[1]))
 
     def _add_stream(self, stream: Stream) -> None:
