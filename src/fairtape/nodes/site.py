@@ -26,7 +26,7 @@ from fairtape.core.effects import (
     Send,
     Truncate,
 )
-from fairtape.core.entries import Entry, decode_entry
+from fairtape.core.entries import Entry, Extract, decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.timing import Timing
 from fairtape.nodes.catchup import CatchUpClient, CatchUpServer
@@ -322,15 +322,17 @@ class Site:
     # Responses of the driver.
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """The journal entries of a `Fetch`. Ticket 0 is the site's own; others belong to requests of other sites."""
-        if ticket == 0:
-            self._unreleased += map(decode_entry, entries)
-            self._read_unreleased(now, exhausted=not entries)
-            return
-        request = self._catch_up_server.end_read(ticket)
-        if self.receiver is not None and request is not None:
+        """The journal entries of a `Fetch`: they were not released before this site stopped."""
+        assert ticket == 0
+        self._unreleased += map(decode_entry, entries)
+        self._read_unreleased(now, exhausted=not entries)
+
+    def fetched_chunks(self, ticket: int, extract: Extract, now: Instant) -> None:  # noqa: ARG002 - as `fetched`
+        """What another site has requested of the journal."""
+        pending = self._catch_up_server.end_read(ticket)
+        if self.receiver is not None and pending is not None:
             self._own_counts["past_served"] += 1
-            self._effects.append(self._catch_up_server.answer(request, entries, self.receiver))
+            self._effects += self._catch_up_server.answer(pending, extract, self.receiver)
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered
@@ -616,6 +618,7 @@ class Site:
             self._effects.append(Notice(f"rolling back tokens {token + 1} to {self.complete_through}"))
             self.receiver = None
         self._catch_up_client.reader.stop()
+        self._catch_up_server.forget()
         self._busy_with_journal = True
         self._pending = formation
         self._own_counts["taken_back"] += 1

@@ -348,17 +348,6 @@ def test_everything_appended_before_the_call_is_returned(tmp_path: Path) -> None
     assert len(values.segments(tmp_path)) > 3
 
 
-def test_a_reader_gets_no_more_entries_than_it_asks_for(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    with values.open_writer(tmp_path) as writer:
-        for entry in values.tiny(20):
-            writer.append(entry, 0)
-        first = history.after(0, 1 << 20, count_max=8)
-        assert len(first) == 8
-        assert len(history.after(8, 1 << 20, formation=1, count_max=8)) == 8
-        assert len(history.after(16, 1 << 20, formation=1, count_max=8)) == 4
-
-
 def test_a_remembered_place_does_not_survive_a_truncation(tmp_path: Path) -> None:
     """Not even where the journal has grown again to the same size."""
     entries: list[Entry] = list(values.tiny(20))
