@@ -26,7 +26,7 @@ from fairtape.deployment.operations.drills import (
 )
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.journal import compare
-from loopback.namespaces import Machines, Refused, machines
+from fairtape.bench.namespaces import Machines, Refused, machines
 
 ALL = os.environ.get("FAIRTAPE_DRILLS") == "all"
 RATE = 10_000.0

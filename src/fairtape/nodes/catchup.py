@@ -221,12 +221,13 @@ class CatchUpReader:
     def _take_range(self, count_max: int, now: Instant) -> tuple[int, int] | None:
         """The next chunks to request: what was lost, or what lies ahead."""
         while self._repairs:
-            number, count = self._repairs.popleft()
-            if count > count_max:
-                self._repairs.appendleft((number + count_max, count - count_max))
-                count = count_max
-            if number + count > self._base:
-                return number, count
+            first, count = self._repairs.popleft()
+            number, end = max(first, self._base), first + count  # late chunks may have completed an entry meanwhile
+            if number >= end:
+                continue
+            if end - number > count_max:
+                self._repairs.appendleft((number + count_max, end - number - count_max))
+            return number, min(end - number, count_max)
         count = min(count_max, self._limit - self._next)
         if now < self._ahead_at or count <= 0:
             return None
