@@ -41,8 +41,9 @@ class CongestionWindow:
         self._memory_until: Instant = 0
         self._round_began_at: Instant = 0  # a round ends with the first chunk of a request made after this
         self._queue: Duration = 0
-        self._latest_lowest: Duration = 0  # round trip of the latest chunks, at most `REQUEST_MAX`
+        self._latest_lowest: Duration = 0  # round trip of the latest chunks
         self._latest = 0  # their number
+        self._latest_since: Instant = 0
         self._arrived = self._lost = 0  # in this round
 
     def request_max(self, outstanding: int) -> int:
@@ -75,7 +76,7 @@ class CongestionWindow:
         if round_trip < 0 or asked_at < 0:
             return  # the clock was set back
         self._measure(max(round_trip, 1), now)
-        measured = self._note_queue(max(round_trip, 1))
+        measured = self._note_queue(max(round_trip, 1), now)
         if asked_at >= self._round_began_at:
             self._end_round(now)
         elif self._starting and self.is_full:
@@ -111,11 +112,16 @@ class CongestionWindow:
         """The round trip of the empty path."""
         return min(self._lowest, self._lowest_before or self._lowest)
 
-    def _note_queue(self, round_trip: Duration) -> bool:
-        """Measure the queue by the lowest of about a request's round trips; whether that is complete."""
-        self._latest_lowest = min(self._latest_lowest, round_trip) if self._latest else round_trip
+    def _note_queue(self, round_trip: Duration, now: Instant) -> bool:
+        """Measure the queue by the lowest of the latest round trips; whether there were enough.
+
+        They are those of half a round trip: chunks also wait where this process does not run, but not all that long.
+        """
+        if not self._latest or self._latest_since > now:
+            self._latest, self._latest_lowest, self._latest_since = 0, round_trip, now
+        self._latest_lowest = min(self._latest_lowest, round_trip)
         self._latest += 1
-        if self._latest < REQUEST_MAX:
+        if self._latest < REQUEST_MAX or now - self._latest_since < self._smoothed // 2:
             return False
         self._queue, self._latest = self._latest_lowest - self._empty, 0
         return True
