@@ -75,6 +75,7 @@ class CatchUpReader:
         self._partial: dict[int, _PartialEntry] = {}  # by the number of the first chunk
         self._asked: dict[int, _Request] = {}  # the latest request of each chunk that has not arrived
         self._requests: deque[_Request] = deque()  # in the order in which they were made
+        self._overtaken: deque[tuple[_Request, Instant]] = deque()  # and since when
         self._repairs: deque[tuple[int, int]] = deque()  # numbers and counts of chunks to be requested again
         self._window = CongestionWindow(0)
         self._retry_period: Duration = 0
@@ -139,7 +140,7 @@ class CatchUpReader:
         self._quiet_since = now
         if self._asked.pop(number, None) is not None and history.asked_at <= now:
             self._window.arrived(history.asked_at, now)
-            self._find_losses(history.asked_at)
+            self._find_losses(history.asked_at, now)
         after = Position(history.formation, history.after)
         partial = self._partial.get(first)
         if partial is None:
@@ -265,10 +266,13 @@ class CatchUpReader:
 
     # Losses.
 
-    def _find_losses(self, answered_at: Instant) -> None:
-        """Responses arrive in the order of the requests, but for some reordering: what precedes is lost."""
-        while self._requests and self._requests[0].asked_at + self._window.reordering < answered_at:
-            request = self._requests.popleft()
+    def _find_losses(self, answered_at: Instant, now: Instant) -> None:
+        """Find what is lost: it was overtaken by the response to a later request, and did not come soon after that."""
+        reordering = self._window.reordering
+        while self._requests and self._requests[0].asked_at + reordering < answered_at:
+            self._overtaken.append((self._requests.popleft(), now))
+        while self._overtaken and self._overtaken[0][1] + reordering < now:
+            request, _ = self._overtaken.popleft()
             numbers = range(request.number, request.number + request.count)
             self._lose([number for number in numbers if self._asked.get(number) is request])
 
@@ -281,6 +285,7 @@ class CatchUpReader:
     def _time_out(self, now: Instant) -> None:
         self._unanswered += 1
         self._requests.clear()
+        self._overtaken.clear()
         self._lose(sorted(self._asked))
         self._repairs = deque(sorted(self._repairs))
         self._window.timed_out()
@@ -312,7 +317,7 @@ class CatchUpReader:
         """Number from this position on. The numbers are new ones, so that late chunks are not mistaken."""
         self._position = position
         self._base = self._next = self._next + WINDOW_MAX + CHUNKS_MAX
-        for table in (self._partial, self._asked, self._requests, self._repairs):
+        for table in (self._partial, self._asked, self._requests, self._overtaken, self._repairs):
             table.clear()
         self._deferred_until = None
         self._quiet_since = self._paced_at = self._ahead_at = now

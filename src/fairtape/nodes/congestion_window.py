@@ -65,7 +65,10 @@ class CongestionWindow:
 
     @property
     def reordering(self) -> Duration:
-        """How much later a request must have been made for its response to show that an earlier one is lost."""
+        """How much later a request must have been made for its response to overtake an earlier one, and not by chance.
+
+        What was overtaken is waited for as long again.
+        """
         return max(self._smoothed // 8, MILLISECOND)
 
     def arrived(self, asked_at: Instant, now: Instant) -> None:

@@ -1,5 +1,6 @@
 """The reader of catching up: entries in chunks, requested ahead and reassembled."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -125,6 +126,7 @@ def test_a_chunk_that_was_overtaken_is_requested_again_and_alone() -> None:
     *_, (_, _, number) = reader.requests(position, later)
     sent = HistoryChunk(0, 1, 2, 70, 400, 400, 1, 0, 1, b"x", number=number, asked_at=later)
     reader.take(sent, position, later)
+    reader.take(replace(sent, number=number + 1, after=71), position, later + PERIOD)
     again = reader.requests(position, later + PERIOD)
     assert again[0][:2] == (0, 1)
     assert all(count > 1 for _, count, _ in again[1:])
