@@ -63,7 +63,10 @@ class CatchUpPlan(NamedTuple):
 
 def measure_catchup(plan: CatchUpPlan, step: Step) -> Results:
     """All results, with the goals that they miss."""
-    with tempfile.TemporaryDirectory(prefix="fairtape-catchup-", ignore_cleanup_errors=True) as scratch, ExitStack() as on:
+    with (
+        tempfile.TemporaryDirectory(prefix="fairtape-catchup-", ignore_cleanup_errors=True) as scratch,
+        ExitStack() as on,
+    ):
         free = shutil.disk_usage(scratch).free
         if free < SITES * plan.size * FREE_SHARE:
             raise UserError(

@@ -28,8 +28,8 @@ from fairtape.wire.frames import Malformed, NodeId
 from fairtape.wire.membership import CHUNKS_MAX, POSITION, CatchUp, HistoryChunk, chunk_size
 
 UNANSWERED_MAX: Final = 3  # timeouts in a row before the next site is asked
-PENDING_MAX: Final = 64  # requests of others that wait for the journal
-PENDING_OF_SITE_MAX: Final = 16
+PENDING_MAX: Final = 1_024  # requests of others that wait for the journal
+PENDING_CHUNKS_MAX: Final = 2_048  # of the requests of one site that wait
 MARKS_MAX: Final = 1_024  # beginnings of entries that the server remembers of a client
 CLIENTS_MAX: Final = 64  # of which it remembers any
 
@@ -205,7 +205,7 @@ class CatchUpReader:
 
     def _next_requests(self, now: Instant) -> Iterator[tuple[int, int]]:
         while self._paced_at <= now:
-            allowed = self._window.request_max(len(self._asked))
+            allowed = self._window.request_max(len(self._asked), repairs=bool(self._repairs))
             found = self._take_range(allowed, now) if allowed else None
             if found is None:
                 return
@@ -216,7 +216,7 @@ class CatchUpReader:
             self._asked.update(dict.fromkeys(range(number, number + count), request))
             self._requests.append(request)
             gap = self._window.gap_after(count)
-            self._paced_at = max(self._paced_at, now - gap) + gap
+            self._paced_at = max(self._paced_at, now - max(self._window.burst_period, gap)) + gap
             yield number, count
 
     def _take_range(self, count_max: int, now: Instant) -> tuple[int, int] | None:
@@ -256,7 +256,7 @@ class CatchUpReader:
             return
         timeout_at = self._quiet_since + self._window.timeout if self._asked else NEVER
         ready_at = NEVER
-        if self._window.request_max(len(self._asked)):
+        if self._window.request_max(len(self._asked), repairs=bool(self._repairs)):
             if self._repairs:
                 ready_at = self._paced_at
             elif self._next < self._limit:
@@ -274,10 +274,11 @@ class CatchUpReader:
         while self._overtaken and self._overtaken[0][1] + reordering < now:
             request, _ = self._overtaken.popleft()
             numbers = range(request.number, request.number + request.count)
-            self._lose([number for number in numbers if self._asked.get(number) is request])
+            lost = [number for number in numbers if self._asked.get(number) is request]
+            self._window.lost(len(lost), whole=len(lost) == request.count)
+            self._lose(lost)
 
     def _lose(self, numbers: Sequence[int]) -> None:
-        self._window.lost(len(numbers))
         for number in numbers:
             del self._asked[number]
         self._repairs.extend(_ranges(numbers))
@@ -382,30 +383,37 @@ class CatchUpClient:
         if known < latest and (history.chunks or known):
             return "unknowing"  # a part of what it holds may be abandoned, and it cannot know
         if history.chunks:
-            if self.reader.take(history, receiver.position, now):
-                if self._adopt(receiver, history.settled_through, now):
-                    receiver.verify(now)
-                receiver.catch_up_to(receiver.complete_through, history.settled_through, now)
-                receiver.compare(history.complete_through)
-            elif not history.chunk:
-                receiver.compare(history.complete_through)
+            self._take_chunk(history, receiver, now)
             return "past"
         if known:
             self.reader.ended(history.number, now)
-        if (history.formation, history.after) != receiver.position:
-            if known >= latest:  # this site followed the ring meanwhile, and may have caught up by that
-                receiver.compare(history.complete_through)
-            return "outdated"
-        if not known:
+        if (history.formation, history.after) == receiver.position:
+            return self._take_end(history, receiver, now)
+        if known >= latest:  # this site followed the ring meanwhile, and may have caught up by that
+            receiver.compare(history.complete_through)
+        return "outdated"
+
+    def _take_chunk(self, history: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> None:
+        if self.reader.take(history, receiver.position, now):
+            if self._adopt(receiver, history.settled_through, now):
+                receiver.verify(now)
+            receiver.catch_up_to(receiver.complete_through, history.settled_through, now)
+        elif history.chunk:
+            return
+        receiver.compare(history.complete_through)
+
+    def _take_end(self, history: HistoryChunk, receiver: ReconfigurableReceiver, now: Instant) -> str:
+        """Nothing follows the position of this site up to what the other one holds."""
+        if not history.known:
             return "past"
-        if known > latest:
+        if history.known > receiver.formation.number:
             return "ahead"  # that formation may have abandoned what is held here; its Install comes first
         if self._confirms(history, receiver):
             receiver.verify(now)
         through = (
             history.complete_through if receiver.active else min(history.complete_through, history.settled_through)
         )
-        receiver.catch_up_to(through, history.settled_through, now, known=known)
+        receiver.catch_up_to(through, history.settled_through, now, known=history.known)
         receiver.compare(history.complete_through)
         return "past"
 
@@ -466,8 +474,11 @@ class CatchUpServer:
 
         A site that waits repeats its request. Reading the journal for each repetition would keep it waiting.
         """
-        pending = [each.request.number for each in self._pending.values() if each.request.sender == request.sender]
-        if request.number in pending or len(pending) >= PENDING_OF_SITE_MAX or len(self._pending) >= PENDING_MAX:
+        pending = [each.request for each in self._pending.values() if each.request.sender == request.sender]
+        is_pending = any(each.number == request.number for each in pending)
+        if is_pending or len(self._pending) >= PENDING_MAX:
+            return None
+        if sum(min(each.chunks_max, REQUEST_MAX) for each in pending) >= PENDING_CHUNKS_MAX:
             return None
         number, position = self._begin(request)
         self._ticket += 1
@@ -511,7 +522,7 @@ class CatchUpServer:
                 check,
                 number,
                 request.asked_at,
-            )  # fmt: skip
+            )
             for number, (after, chunk, chunks, check, data) in enumerate(extract.chunks, request.number)
         ]
         unknown = not extract.counted and pending.skip == request.chunk  # nothing is beyond the client's position
@@ -532,7 +543,7 @@ class CatchUpServer:
                     data,
                     number=begin + extract.counted,
                     asked_at=request.asked_at,
-                )  # fmt: skip
+                )
             )
         return [Send(request.sender, list(map(self._authenticator.for_membership, history)))] if history else []
 

@@ -19,6 +19,7 @@ WINDOW_MAX: Final = 1 << 15  # 43 MB, more than several hundred Mbit/s around th
 REQUEST_MAX: Final = 64  # chunks of one request: so few that serving them makes no token late
 QUEUE_MIN: Final = 2 * MILLISECOND  # a shorter queue may be the wait for a processor
 LOSS_MAX: Final = 0.02
+LOST_MIN: Final = 8  # chunks beyond that share: of few chunks, a few lost ones mean nothing
 MEMORY_PERIOD: Final = 10 * SECOND  # of the lowest round trip; kept for up to two
 BACKOFF_MAX: Final = 6  # doublings of the timeout
 
@@ -46,10 +47,13 @@ class CongestionWindow:
         self._latest_since: Instant = 0
         self._arrived = self._lost = 0  # in this round
 
-    def request_max(self, outstanding: int) -> int:
-        """The chunks that may be requested now, beside those that are `outstanding`; 0: wait for some of them."""
+    def request_max(self, outstanding: int, *, repairs: bool) -> int:
+        """The chunks that may be requested now, beside those that are `outstanding`; 0: wait for some of them.
+
+        What was not requested before waits for half a window, so that requests are few. Repairs wait for nothing.
+        """
         spare = self.size - outstanding
-        if spare < min(self.size // 2, REQUEST_MAX):
+        if spare < (1 if repairs else min(self.size // 2, REQUEST_MAX)):
             self.is_full = True
             return 0
         return min(spare, REQUEST_MAX)
@@ -57,6 +61,11 @@ class CongestionWindow:
     def gap_after(self, chunks: int) -> Duration:
         """The time after a request for as many chunks: all leave within four fifths of a round trip."""
         return self._smoothed * 4 * chunks // (5 * self.size)
+
+    @property
+    def burst_period(self) -> Duration:
+        """How much of the pace a client may make up for after it did not run: what the queue of a path holds."""
+        return self._smoothed // 8
 
     @property
     def timeout(self) -> Duration:
@@ -88,9 +97,9 @@ class CongestionWindow:
             if measured and self._queue > self._queue_max:  # this growth is too fast to wait for the end of a round
                 self._drain(now)
 
-    def lost(self, chunks: int) -> None:
-        """As many requested chunks will not arrive."""
-        self._lost += chunks
+    def lost(self, chunks: int, *, whole: bool) -> None:
+        """As many requested chunks will not arrive; where it is a `whole` request, that may be what was lost."""
+        self._lost += min(chunks, LOST_MIN) if whole else chunks
 
     def timed_out(self) -> None:
         """Nothing arrives any more."""
@@ -119,12 +128,14 @@ class CongestionWindow:
         """Measure the queue by the lowest of the latest round trips; whether there were enough.
 
         They are those of half a round trip: chunks also wait where this process does not run, but not all that long.
+        While the window grows fast, those of one request have to do.
         """
         if not self._latest or self._latest_since > now:
             self._latest, self._latest_lowest, self._latest_since = 0, round_trip, now
         self._latest_lowest = min(self._latest_lowest, round_trip)
         self._latest += 1
-        if self._latest < REQUEST_MAX or now - self._latest_since < self._smoothed // 2:
+        period = 0 if self._starting else self._smoothed // 2
+        if self._latest < REQUEST_MAX or now - self._latest_since < period:
             return False
         self._queue, self._latest = self._latest_lowest - self._empty, 0
         return True
@@ -132,7 +143,7 @@ class CongestionWindow:
     def _end_round(self, now: Instant) -> None:
         if self._settling:  # this round has shown what was requested before the window was reduced
             self._begin_round(now)
-        elif self._lost > LOSS_MAX * (self._arrived + self._lost):
+        elif self._lost > LOSS_MAX * (self._arrived + self._lost) + LOST_MIN:
             self._reduce(self.size // 2, now)
         elif self._queue > self._queue_max:
             self._drain(now)

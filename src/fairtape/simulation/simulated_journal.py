@@ -35,6 +35,7 @@ class SimulatedJournal:
         self.released_through = 0  # token
         self._encoded: list[bytes] = []
         self._positions: list[Position] = []
+        self._checks: list[int] = []
 
     @property
     def encoded(self) -> list[bytes]:
@@ -53,6 +54,7 @@ class SimulatedJournal:
         self.entries.append(entry)
         self._encoded.append(encoded)
         self._positions.append(position)
+        self._checks.append(crc32(encoded))
 
     def release(self, release: Release) -> None:
         """Record that this site has released through a token."""
@@ -80,7 +82,7 @@ class SimulatedJournal:
             chunks = chunks_of(len(encoded), size)
             first, left = max(fetch.skip - counted, 0), fetch.count_max - len(found)
             found += [
-                EntryChunk(end, chunk, chunks, crc32(encoded), encoded[chunk * size : (chunk + 1) * size])
+                EntryChunk(end, chunk, chunks, self._checks[index], encoded[chunk * size : (chunk + 1) * size])
                 for chunk in range(first, min(first + left, chunks))
             ]
             if left < chunks - first:
@@ -97,7 +99,7 @@ class SimulatedJournal:
     def truncate_after(self, token: int) -> Recovered:
         """Remove everything above `token`, and formation changes without messages after them."""
         while self.entries and (isinstance(self.entries[-1], FormationChange) or self.entries[-1].token > token):
-            for table in (self.entries, self._encoded, self._positions):
+            for table in (self.entries, self._encoded, self._positions, self._checks):
                 table.pop()
         recovered = self.recovered()
         self.released_through = recovered.released_through  # a removed entry no longer counts as released

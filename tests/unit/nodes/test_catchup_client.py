@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from fairtape.core.entries import EntryChunk, Extract, Position
-from fairtape.nodes.catchup import PENDING_OF_SITE_MAX, CatchUpClient, CatchUpServer
+from fairtape.nodes.catchup import PENDING_CHUNKS_MAX, CatchUpClient, CatchUpServer
 from fairtape.nodes.congestion_window import REQUEST_MAX
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableReceiver
@@ -117,9 +117,9 @@ def test_a_server_reads_its_journal_once_for_a_site_that_repeats_its_request() -
 
 
 def test_a_site_that_requests_much_ahead_leaves_room_for_others() -> None:
-    server = new_server()
-    ahead = [CatchUp(0, 3, 2, 120, 64 * at, 64, 1_000 + 64 * at) for at in range(PENDING_OF_SITE_MAX + 1)]
-    assert [server.start_read(each) is None for each in ahead] == [False] * PENDING_OF_SITE_MAX + [True]
+    server, requests = new_server(), PENDING_CHUNKS_MAX // 64
+    ahead = [CatchUp(0, 3, 2, 120, 64 * at, 64, 1_000 + 64 * at) for at in range(requests + 1)]
+    assert [server.start_read(each) is None for each in ahead] == [False] * requests + [True]
     assert server.start_read(CatchUp(0, 3, 3, 120, 0, 64, 1_000)) is not None
 
 

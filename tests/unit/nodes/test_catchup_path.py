@@ -7,9 +7,11 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any, cast
 
+import pytest
+
 from fairtape.core.effects import FetchChunks, Ordered, Span
 from fairtape.core.entries import Position, position_of
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import PROFILES
 from fairtape.nodes.catchup import CatchUpReader, CatchUpServer
 from fairtape.simulation.simulated_journal import SimulatedJournal
@@ -18,6 +20,7 @@ from fairtape.wire.membership import CatchUp, HistoryChunk
 MBIT = 125_000  # bytes per second
 DATAGRAM = 1_400
 SERVER, CLIENT = 1, 2
+TURN, CHUNK = 100 * MICROSECOND, 10 * MICROSECOND  # time of the server for a request, and for each chunk
 
 
 @cache
@@ -86,17 +89,15 @@ class Link:
 class Pair:
     """A client that reads the journal of a server, which serves one request per turn."""
 
-    def __init__(
-        self, journal: SimulatedJournal, link: Link, *, retry_period: Duration, seed: int = 1, turn: Duration = 700_000
-    ) -> None:
+    def __init__(self, journal: SimulatedJournal, link: Link, *, retry_period: Duration, seed: int = 1) -> None:
         self.link = link
         self.taken = 0
         self.requests = 0
         self.turns = 0
+        self.chunks = 0  # taken
         self.now: Instant = SECOND
         self._journal = journal
         self._chance = Random(seed)
-        self._turn = turn
         self._reader = CatchUpReader()
         self._server = CatchUpServer(me=SERVER, authenticator=cast("Any", Plain()), datagram_max=DATAGRAM)
         self._receiver = cast("Any", Serving(position_of(journal.entries[-1])))
@@ -134,7 +135,7 @@ class Pair:
             fetch = self._server.start_read(event)
             if fetch is not None:
                 self._fetches.append(fetch)
-                self._free_at = max(self._free_at, self.now) + self._turn
+                self._free_at = max(self._free_at, self.now) + TURN + CHUNK * fetch.count_max
                 self._push(self._free_at, None)
         elif isinstance(event, HistoryChunk):
             self._take(event)
@@ -153,6 +154,7 @@ class Pair:
                     self._push(at, message)
 
     def _take(self, history: HistoryChunk) -> None:
+        self.chunks += 1
         if not history.chunks:
             self._reader.ended(history.number, self.now)
         elif self._reader.take(history, self._position, self.now):
@@ -167,12 +169,47 @@ class Pair:
         heappush(self._events, (at, self._count, event))
 
 
-def test_a_long_fat_path_is_filled() -> None:
-    """400 Mbit/s at a round trip of 300 ms hold 15 MB; one window of 64 chunks per round trip would be 282 kB/s."""
-    journal = journal_of(40_000, 7_200)
-    link = Link(400 * MBIT, 150 * MILLISECOND, 400 * MBIT // 10)
-    pair = Pair(journal, link, retry_period=PROFILES["wan"].retry_period)
+def wan(megabits: int, *, queue_ms: int = 100, loss: float = 0.0) -> Link:
+    return Link(megabits * MBIT, 150 * MILLISECOND, megabits * MBIT * queue_ms // 1_000, loss)
+
+
+def needed(link: Link) -> Duration:
+    """The time that what it has carried needs on the link."""
+    return link.carried * DATAGRAM * SECOND // link.rate
+
+
+@pytest.mark.parametrize("size", [600, 7_200, 5_000_000], ids=["many small entries", "entries", "large entries"])
+def test_a_long_fat_path_is_filled(size: int) -> None:
+    """200 Mbit/s at a round trip of 300 ms hold 7.5 MB; one window of 64 chunks per round trip would be 282 kB/s."""
+    link = wan(200)
+    pair = Pair(journal_of(60_000_000 // max(size, 1_400), size), link, retry_period=PROFILES["wan"].retry_period)
     period = pair.run(until=120 * SECOND)
-    needed = link.carried * DATAGRAM * SECOND // link.rate
-    print(period / SECOND, needed / SECOND, link, pair.requests)
-    assert period < 2 * needed
+    assert period < needed(link) + 8 * SECOND  # the window grows for some seconds
+    assert link.carried < 1.1 * pair.chunks
+
+
+def test_a_slow_path_is_filled_and_not_flooded() -> None:
+    link = wan(10, queue_ms=500)
+    pair = Pair(journal_of(1_500, 7_200), link, retry_period=PROFILES["wan"].retry_period)
+    period = pair.run(until=120 * SECOND)
+    assert period < 1.3 * needed(link) + 4 * SECOND
+    assert link.lost == 0
+    assert link.queued < 250 * MILLISECOND * link.rate // SECOND  # while the window grows fast
+
+
+def test_losses_that_are_not_those_of_a_full_queue_do_not_starve_a_long_path() -> None:
+    link = wan(100, loss=0.01)
+    pair = Pair(journal_of(4_000, 7_200), link, retry_period=PROFILES["wan"].retry_period)
+    period = pair.run(until=120 * SECOND)
+    assert period < 1.5 * needed(link) + 8 * SECOND
+    assert link.carried < 1.1 * pair.chunks
+
+
+@pytest.mark.parametrize("profile", ["lan", "metro"])
+def test_a_near_site_is_limited_by_the_server_alone(profile: str) -> None:
+    timing = PROFILES[profile]
+    link = Link(10_000 * MBIT, timing.retry_period // 8, 10_000 * MBIT // 100)
+    pair = Pair(journal_of(3_000, 7_200), link, retry_period=timing.retry_period)
+    period = pair.run(until=60 * SECOND)
+    assert period < 1.5 * (pair.turns * TURN + link.carried * CHUNK) + SECOND
+    assert link.lost == 0
