@@ -198,6 +198,8 @@ class CatchUpReader:
         self._repairs = deque((at, min(count, number - at)) for at, count in self._repairs if at < number)
         for beyond in [each for each in self._partial if each >= number]:
             del self._partial[beyond]
+        if self._base not in self._partial:
+            self._deferred_until = None  # another server had that entry
         self._ahead_at = now + self._retry_period
         self._set_timer(now)
 

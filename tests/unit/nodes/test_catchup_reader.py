@@ -168,6 +168,17 @@ def test_an_entry_that_may_not_be_taken_yet_is_requested_by_one_chunk_and_not_at
     assert all_of(reader) == [entry(1, 400)]
 
 
+def test_a_deferred_entry_that_another_server_does_not_have_is_forgotten() -> None:
+    """Seed 880118 of a cluster campaign: it was requested again and was not there."""
+    reader = started()
+    (request,) = reader.requests(START, NOW)
+    for each in Server(entry(1, 10)).answer(request)[:-1]:
+        reader.take(each, START, NOW)
+    reader.defer(NOW)
+    reader.ended(request[2], NOW)
+    assert reader.requests(START, reader.ask_at)[0][:2] == (0, WINDOW_START)
+
+
 def test_a_silent_server_is_followed_by_the_next() -> None:
     reader, now = started(), NOW
     for _ in range(UNANSWERED_MAX):
