@@ -27,7 +27,7 @@ from fairtape.nodes.reconfigurable_receiver import Disagreement, ReconfigurableR
 from fairtape.wire.frames import Malformed, NodeId
 from fairtape.wire.membership import CHUNKS_MAX, POSITION, CatchUp, HistoryChunk, chunk_size
 
-UNANSWERED_MAX: Final = 3  # timeouts in a row before the next site is asked
+UNANSWERED_MAX: Final = 3  # timeouts, or responses without a chunk, before the next site is asked
 PENDING_MAX: Final = 1_024  # requests of others that wait for the journal
 PENDING_CHUNKS_MAX: Final = 2_048  # of the requests of one site that wait
 MARKS_MAX: Final = 1_024  # beginnings of entries that the server remembers of a client
@@ -83,7 +83,7 @@ class CatchUpReader:
         self._ahead_at: Instant = 0  # no request of further chunks before: the server had no more
         self._deferred_until: Instant | None = None  # the next entry is complete and may not be taken before
         self._quiet_since: Instant = 0
-        self._unanswered = 0  # timeouts in a row
+        self._unanswered = 0  # timeouts and ends of journals in a row
         self._server = 0
 
     def start(self, position: Position, retry_period: Duration, now: Instant) -> None:
@@ -189,7 +189,7 @@ class CatchUpReader:
         """The server has nothing from this number on: request what follows, but not at once."""
         if not self._base <= number <= self._next:
             return
-        self._unanswered = 0
+        self._unanswered += 1  # another site may have more
         self._quiet_since = now
         self._window.backoff = 0
         self._next = number
@@ -345,12 +345,19 @@ class CatchUpClient:
 
     def __init__(self, *, me: NodeId, stripe: int, authenticator: MessageAuthenticator) -> None:
         self.reader = CatchUpReader()
+        self._latest = 0  # the formation of which all that the reader holds knew
         self._me = me
         self._stripe = stripe
         self._authenticator = authenticator
 
     def follow(self, receiver: ReconfigurableReceiver, now: Instant) -> None:
-        """Start when the receiver is stranded, and stop when it is not."""
+        """Start when the receiver is stranded, and stop when it is not.
+
+        A new formation may have abandoned what was sent before it was known: that is requested again.
+        """
+        if receiver.formation.number != self._latest:
+            self._latest = receiver.formation.number
+            self.reader.stop()
         if receiver.stranded:
             self.reader.start(receiver.position, receiver.formation.timing.retry_period, now)
         elif self.reader.ask_at != NEVER:
