@@ -52,6 +52,7 @@ from fairtape.wire.membership import (
     MembershipState,
     SiteReport,
     decode_membership,
+    is_history,
     is_membership,
 )
 from fairtape.wire.seals import Keys
@@ -248,12 +249,24 @@ class Site:
         self._follow_up(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        if self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
+        if all(map(is_history, datagrams)):
+            self._receive_history(datagrams, now)
+        elif self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
             self._check_clock(now)
             self.receiver.receive_all(datagrams, now)
+
+    def _receive_history(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Chunks come by the thousand: what has to be done once for all of them is not done for each."""
+        self._check_clock(now)
+        for datagram in datagrams:
+            try:
+                self._receive_membership(datagram, now)
+            except Malformed:
+                self._own_counts["malformed"] += 1
+        self._follow_up(now)
 
     def advance(self, now: Instant) -> None:
         """Release and acknowledge what is due, before what has arrived is read."""

@@ -208,8 +208,15 @@ KINDS: Final = frozenset(
 )
 
 
+_HISTORY_KIND: Final = bytes((Kind.HISTORY_CHUNK,))
+
+
 def is_membership(datagram: bytes) -> bool:
     return len(datagram) > 2 and datagram[2] in KINDS
+
+
+def is_history(datagram: bytes) -> bool:
+    return datagram[2:3] == _HISTORY_KIND
 
 
 def chunk_size(datagram_max: int) -> int:
