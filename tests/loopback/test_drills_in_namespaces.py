@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairtape.bench.namespaces import Machines, Refused, machines
 from fairtape.core.instants import SECOND
 from fairtape.deployment.config.description import FILE, Node, read_deployment
 from fairtape.deployment.lock_file import folder_lock
@@ -26,7 +27,6 @@ from fairtape.deployment.operations.drills import (
 )
 from fairtape.deployment.process.local_cluster import LocalCluster
 from fairtape.journal import compare
-from loopback.namespaces import Machines, Refused, machines
 
 ALL = os.environ.get("FAIRTAPE_DRILLS") == "all"
 RATE = 10_000.0

@@ -170,6 +170,18 @@ JOURNAL_LABELS: Final = {
     "ring_new_reformations": "a metro ring with new journals: reformations",
 }
 
+CATCHUP_LABELS: Final = {
+    "bytes": "journal of the new site, bytes",
+    "seconds": "level after, s",
+    "link_seconds": "time that the bytes need on the link, s",
+    "ratio": "ratio",
+    "member_seconds": "member after, s",
+    "mib_per_s": "journal received, MiB/s",
+    "messages_per_s": "journal received, messages/s",
+    "ring_late_fraction": "share of messages that the ring released late meanwhile",
+    "ring_reformations": "reformations meanwhile",
+}
+
 ORDINARY_LABELS: Final = {
     "sites": "sites",
     "profile": "profile that fairtape init chose",
@@ -517,6 +529,44 @@ def journal(ctx: click.Context, *, segments: int, rounds: int, seconds: float, o
     with steps(quiet=as_json) as step:
         results = measure_journal(segments=segments, rounds=rounds, seconds=seconds, only=only, step=step)
     click.echo(json.dumps(results) if as_json else _table(results, JOURNAL_LABELS))
+    _end(ctx, results, "problems", "shortfalls")
+
+
+@bench.command()
+@click.option(
+    "--gigabytes",
+    type=click.FloatRange(0.001, 1_000),
+    default=1.0,
+    show_default=True,
+    help="Size of the journal; three times as much must be free.",
+)
+@click.option(
+    "--rate", type=click.IntRange(1, 1_000_000), default=20_000, show_default=True, help="Messages per second."
+)
+@click.option(
+    "--profile", type=click.Choice(list(PROFILES)), default="wan", show_default=True, help="Timing of the deployment."
+)
+@click.option(
+    "--megabits",
+    type=click.IntRange(0, 100_000),
+    default=400,
+    show_default=True,
+    help="Rate of the new site's link, 150 ms away (needs root); 0: loopback, without a limit or delay.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.pass_context
+def catchup(ctx: click.Context, *, gigabytes: float, rate: int, profile: str, megabits: int, as_json: bool) -> None:
+    """Time until a new site has the journal of a ring that runs.
+
+    Two sites run with a load. A third one joins with an empty journal, over a link of limited rate. It is level when it
+    is behind by no more than the load of two seconds. `ratio` is that time to the time that the bytes need on the link.
+    The link is made of network namespaces, which needs root. A ratio above 2 is reported on standard error.
+    """
+    from fairtape.bench.catchup import CatchUpPlan, measure_catchup
+
+    with steps(quiet=as_json) as step:
+        results = measure_catchup(CatchUpPlan(gigabytes, rate, profile, megabits), step)
+    click.echo(json.dumps(results) if as_json else _table({**results, "rounds": 1}, CATCHUP_LABELS))
     _end(ctx, results, "problems", "shortfalls")
 
 

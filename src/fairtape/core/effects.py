@@ -115,13 +115,27 @@ class AppendFormation:
 
 @dataclass(slots=True)
 class Fetch:
-    """Read journal entries after `token`, up to both limits but at least one, and pass them to `fetched`."""
+    """Read journal entries after `token`, up to the limit but at least one, and pass them to `fetched`."""
 
     token: int
     formation: int | None  # the last one before that position; 0: none; None: any
     size_max: int  # bytes
     ticket: int  # identifies the response
-    count_max: int = 1 << 30
+
+
+@dataclass(slots=True)
+class FetchChunks:
+    """Read chunks of the journal entries after a position, and pass them to `fetched_chunks`.
+
+    Each entry is split into chunks of `chunk_size` bytes; its last one may be shorter.
+    """
+
+    token: int
+    formation: int  # the last one before that position; 0: none
+    skip: int  # chunks after that position
+    count_max: int
+    chunk_size: int
+    ticket: int  # identifies the response
 
 
 @dataclass(slots=True)
@@ -222,6 +236,7 @@ Effect: TypeAlias = (
     | Report
     | AppendFormation
     | Fetch
+    | FetchChunks
     | Truncate
     | QueryStore
     | Notice

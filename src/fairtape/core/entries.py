@@ -90,6 +90,30 @@ class Head(NamedTuple):
         return Position(self.formation, self.token - self.changes_formation)
 
 
+class EntryChunk(NamedTuple):
+    """One chunk of an entry, as a site that catches up receives it."""
+
+    after: Position  # the position before the entry
+    chunk: int
+    chunks: int  # of the entry
+    check: int  # equal for equal entries: two entries may follow one position
+    data: bytes
+
+
+class Extract(NamedTuple):
+    """Chunks of consecutive entries of a journal."""
+
+    chunks: list[EntryChunk]
+    end: Position  # everything up to it was read or skipped
+    counted: int  # chunks between the position that was asked for and `end`
+    exhausted: bool  # nothing follows in the journal
+
+
+def chunks_of(size: int, chunk_size: int) -> int:
+    """The number of chunks of an entry of `size` bytes."""
+    return -(-size // chunk_size)
+
+
 def position_of(entry: Entry) -> Position:
     """The position after this entry. A change of formation comes before the first of its tokens."""
     return Position(entry.formation, entry.token - isinstance(entry, FormationChange))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from fairtape.core.effects import Effect, Recovered
+from fairtape.core.entries import Extract
 from fairtape.core.formation_log import StoreResponse
 from fairtape.core.instants import Instant
 
@@ -50,6 +51,9 @@ class JournalMachine(Machine, Protocol):
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
         """The entries that the `Fetch` of this ticket asked for."""
+
+    def fetched_chunks(self, ticket: int, extract: Extract, now: Instant) -> None:
+        """The chunks that the `FetchChunks` of this ticket asked for."""
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         """The end of the journal after a `Truncate`."""

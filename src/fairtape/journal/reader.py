@@ -5,21 +5,23 @@ over the same cursor again continues from there. Every entry is checked against 
 if it fails, `Damaged` says where. At most one entry is in memory.
 
 `History` reads for sites that catch up: the entries after a position, as the journal stores them. A site that appends
-these canonical bytes has the same chain. It names its position and gets the next chunk. The end of each chunk is
-remembered, so that the next one needs no search, also while the journal grows. If the journal was truncated since, the
-place is searched again.
+these canonical bytes has the same chain. The end of each read is remembered, so that the next one needs no search, also
+while the journal grows. If the journal was truncated since, the place is searched again. Of a large entry only the
+wanted bytes are read. Its digest is computed once, along with them, and the last chunk is returned only if it is right:
+no site can complete a damaged entry.
 
 No search lists the directory, unless its list file fails the proof (`fairtape.journal.segment_list`).
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from fairtape.core.effects import FormationChange, Ordered, Release, Span
-from fairtape.core.entries import Position, decode_body
+from fairtape.core.effects import FetchChunks, FormationChange, Ordered, Release, Span
+from fairtape.core.entries import EntryChunk, Extract, Head, Position, chunks_of, decode_body
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.core.spans import MessageAssembler, StreamId, blocks
@@ -40,8 +42,12 @@ from fairtape.journal.segments import (
 from fairtape.wire.blocks import MESSAGE_MAX, unpack_messages
 from fairtape.wire.frames import DATAGRAM_MIN, NUMBER_MAX, Malformed, NodeId
 
-PLACES_MAX: Final = 64  # sites that catch up whose place is remembered; the least recently used one is dropped first
+PLACES_MAX: Final = 1_024  # remembered ends of what was read; the least recently used one is dropped first
 INDEXES_MAX: Final = 64  # segments whose index is kept
+SKIPPED_MAX: Final = 256  # entries of one read whose chunks are only counted
+WHOLE_MAX: Final = 128 << 10  # bytes of an entry that is read and verified as a whole for any chunk of it
+VERIFIED_MAX: Final = 1 << 20  # bytes of a larger entry that one read verifies beside those that it returns
+VERIFICATIONS_MAX: Final = 64  # larger entries whose verification is remembered
 LOOK_BACK_MAX: Final = MESSAGE_MAX // (DATAGRAM_MIN // 2)  # entries to search backward for the start of a long message
 
 
@@ -518,15 +524,30 @@ def _begins_message(fragment: bytes) -> bool:
     return fragment[4:8] == bytes(4)
 
 
+class _Verification:
+    """The digest of an entry that is served in parts, as far as it was read in order."""
+
+    __slots__ = ("checked", "state")
+
+    def __init__(self, previous: bytes) -> None:
+        self.state = hashlib.sha256(previous)
+        self.checked = 0  # bytes
+
+    def update(self, data: bytes) -> None:
+        self.state.update(data)
+        self.checked += len(data)
+
+
 class History:
     """Reads one journal for many sites that catch up, beside its writer."""
 
     def __init__(self, directory: Path | str) -> None:
         self._journal = JournalReader(Path(directory))
         self._places: dict[Position, Place] = {}
+        self._verifications: dict[bytes, _Verification] = {}  # by the stored digest
 
-    def after(self, token: int, size_max: int, *, formation: int = 0, count_max: int = 1 << 30) -> list[bytes]:
-        """The entries that follow a position, in order: at most `count_max` and `size_max` bytes, but at least one.
+    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
+        """The entries that follow a position, in order: at most `size_max` bytes, but at least one.
 
         The position is that of the reader's last entry (`fairtape.core.entries.position_of`). A reader that asks again
         from the end of each chunk gets the whole order and nothing twice. Where it knows no formation (0), it gets
@@ -536,11 +557,27 @@ class History:
         known = self._places.pop(position, None)
         if known is not None:
             try:
-                return self._read(known, position, size_max, count_max, known=True)
+                return self._read(known, position, size_max, known=True)
             except Damaged:
                 pass  # the journal was truncated since; real damage is found by the search
         place = self._journal.place_after(position)
-        return [] if place is None else self._read(place, position, size_max, count_max, known=False)
+        return [] if place is None else self._read(place, position, size_max, known=False)
+
+    def chunks(self, fetch: FetchChunks) -> Extract | None:
+        """The chunks that a site which catches up asks for.
+
+        None: a large entry was verified a little further, and the call has to be repeated. If the chunks that were
+        asked for are too many entries ahead, none is returned.
+        """
+        after = Position(fetch.formation, fetch.token)
+        known = self._places.pop(after, None)
+        if known is not None:
+            try:
+                return self._read_chunks(known, fetch, known=True)
+            except Damaged:
+                pass  # as above
+        place = self._journal.place_after(after if fetch.formation else Position(0, 0))
+        return Extract([], after, 0, exhausted=True) if place is None else self._read_chunks(place, fetch, known=False)
 
     def update_index(self) -> None:
         """Index what was appended since the last call.
@@ -549,7 +586,7 @@ class History:
         """
         self._journal.update_index()
 
-    def _read(self, place: Place, position: Position, size_max: int, count_max: int, *, known: bool) -> list[bytes]:
+    def _read(self, place: Place, position: Position, size_max: int, *, known: bool) -> list[bytes]:
         found: list[bytes] = []
         scanner = RecordScanner(place, self._journal.owner())
         try:
@@ -558,7 +595,7 @@ class History:
             while (step := scanner.next_head()) is not None:
                 offset, head = step
                 size_max -= head.encoded_size
-                if found and (size_max < 0 or len(found) >= count_max):
+                if found and size_max < 0:
                     break
                 encoded, digest = scanner.segment.encoded(offset, head, place.previous, head.sequence)
                 found.append(encoded)
@@ -568,6 +605,69 @@ class History:
         if found or known:
             self._remember(position, place)
         return found
+
+    def _read_chunks(self, place: Place, fetch: FetchChunks, *, known: bool) -> Extract | None:
+        found: list[EntryChunk] = []
+        end, counted = Position(fetch.formation, fetch.token), 0
+        scanner = RecordScanner(place, self._journal.owner())
+        try:
+            if known:
+                _check_unchanged(scanner, place)
+                self._remember(end, place)
+            for _ in range(fetch.count_max + SKIPPED_MAX):
+                step = scanner.next_head()
+                if step is None:
+                    return Extract(found, end, counted, exhausted=True)
+                offset, head = step
+                chunks, left = chunks_of(head.encoded_size, fetch.chunk_size), fetch.count_max - len(found)
+                first = min(max(fetch.skip - counted, 0), chunks)
+                last = min(first + left, chunks)
+                digest = scanner.segment.stored_digest(offset, head, head.sequence)
+                if first < last:
+                    begin, size = first * fetch.chunk_size, fetch.chunk_size
+                    part = begin, min(last * size, head.encoded_size)
+                    data = self._part(scanner.segment, offset, head, place.previous, digest, part)
+                    if data is None:
+                        return None
+                    check = int.from_bytes(digest[:4])
+                    found += [
+                        EntryChunk(end, chunk, chunks, check, data[chunk * size - begin : (chunk + 1) * size - begin])
+                        for chunk in range(first, last)
+                    ]
+                if last < chunks:
+                    return Extract(found, end, counted, exhausted=False)
+                end, counted = head.position, counted + chunks
+                place = Place(scanner.segment.path, scanner.offset, scanner.sequence, digest)
+                self._remember(end, place)
+            return Extract(found, end, counted, exhausted=False)
+        finally:
+            scanner.close()
+
+    def _part(
+        self, segment: Segment, offset: int, head: Head, previous: bytes, digest: bytes, part: tuple[int, int]
+    ) -> bytes | None:
+        """Some bytes of an entry. Those that complete it only once it is verified: None while that takes further."""
+        begin, end = part
+        size = head.encoded_size
+        if size <= WHOLE_MAX:
+            return segment.encoded(offset, head, previous, head.sequence)[0][begin:end]
+        verification = self._verifications.pop(digest, None) or _Verification(previous)
+        self._verifications[digest] = verification
+        if len(self._verifications) > VERIFICATIONS_MAX:
+            del self._verifications[next(iter(self._verifications))]  # the least recently used
+        data = segment.part(offset, head, begin, end, head.sequence)
+        if end == size and verification.checked < begin:
+            checked = verification.checked
+            through = min(checked + VERIFIED_MAX, begin)
+            verification.update(segment.part(offset, head, checked, through, head.sequence))
+            if through < begin:
+                return None
+        if begin <= verification.checked < end:
+            verification.update(data[verification.checked - begin :])
+        if end == size and verification.state.digest() != digest:
+            del self._verifications[digest]
+            raise Damaged(segment.path, offset, head.sequence, "the digest of an entry does not match its content")
+        return data
 
     def _remember(self, position: Position, place: Place) -> None:
         self._places[position] = place

@@ -154,6 +154,17 @@ class Segment:
         """A whole record as stored, with its digest."""
         return self._read(offset, stored_size(record), sequence)
 
+    def part(self, offset: int, record: Record, begin: int, end: int, sequence: int) -> bytes:
+        """Some bytes of the record at this byte, which are not checked."""
+        data = self._read(offset + begin, end - begin, sequence)
+        if len(data) != end - begin:
+            raise Damaged(self.path, offset, sequence, f"{_kind_name(record)} is cut short")
+        return data
+
+    def stored_digest(self, offset: int, record: Record, sequence: int) -> bytes:
+        """The digest that is stored with the record at this byte; it is not checked."""
+        return self._read(offset + stored_size(record) - DIGEST_SIZE, DIGEST_SIZE, sequence)
+
     def digest(self, digest_at: int, sequence: int) -> bytes:
         """A stored digest; for byte 0, the digest that the header continues."""
         return self._read(digest_at, DIGEST_SIZE, sequence) if digest_at else self.header.tip.digest

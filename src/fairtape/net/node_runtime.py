@@ -24,6 +24,7 @@ from fairtape.core.effects import (
     Deliver,
     Effect,
     Fetch,
+    FetchChunks,
     FormationChange,
     JoinChannels,
     Multicast,
@@ -36,6 +37,7 @@ from fairtape.core.effects import (
     Send,
     Truncate,
 )
+from fairtape.core.entries import Extract
 from fairtape.core.formation_log import StoreRequest, StoreResponse
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, ReleasingMachine, StoreMachine
@@ -80,8 +82,11 @@ class JournalInterface(Protocol):
 class HistoryInterface(Protocol):
     """Reads a journal beside its writer, for sites that catch up."""
 
-    def after(self, token: int, size_max: int, *, formation: int = 0, count_max: int = ...) -> list[bytes]:
-        """The entries that follow a position, at most `count_max` and `size_max` bytes, but at least one."""
+    def after(self, token: int, size_max: int, *, formation: int = 0) -> list[bytes]:
+        """The entries that follow a position, at most `size_max` bytes, but at least one."""
+
+    def chunks(self, fetch: FetchChunks) -> Extract | None:
+        """The chunks that a site which catches up asks for; None: the work of one turn is done, call again."""
 
     def update_index(self) -> None:
         """Index what was appended, so that later reads need no scan."""
@@ -182,7 +187,7 @@ class NodeRuntime:
         self.notifier = notifier
         self.log = log
         self.took_data = False  # in the last step
-        self._fetches: deque[Fetch] = deque()  # bounded by the machine, which limits its requests
+        self._fetches: deque[Fetch | FetchChunks] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
         self._undrained = False  # the machine may have more effects
         self._data_waits = False  # in this step, as far as the driver knows
@@ -304,9 +309,17 @@ class NodeRuntime:
         Only then does the journal hold what the machine believes it holds. At most one per step: catching up must not
         make a token late.
         """
-        fetch = self._fetches.popleft()
-        if self.history is not None:
-            cast(JournalMachine, self.machine).fetched(fetch.ticket, _read_history(self.history, fetch), now)
+        fetch, machine = self._fetches.popleft(), cast(JournalMachine, self.machine)
+        if self.history is None:
+            return
+        if isinstance(fetch, Fetch):
+            machine.fetched(fetch.ticket, _read_history(self.history, fetch), now)
+            return
+        extract = self.history.chunks(fetch)
+        if extract is None:
+            self._fetches.append(fetch)
+        else:
+            machine.fetched_chunks(fetch.ticket, extract, now)
 
     def _read_control(self, ready: Collection[int], clock: Clock) -> list[bytes]:
         """The control datagrams of the ready sockets, after the delayed ones that are due."""
@@ -402,7 +415,7 @@ class NodeRuntime:
                     self.journal.append_formation(effect.change, now)
                 if self.on_formation is not None:
                     self.on_formation(effect.change)
-            case Fetch():
+            case Fetch() | FetchChunks():
                 self._fetches.append(effect)
             case Truncate():
                 assert self.journal is not None, "a machine without a journal truncates it"
@@ -446,7 +459,7 @@ def stamped(release: Release, released_at: Instant) -> Release:
 def _read_history(history: HistoryInterface, fetch: Fetch) -> list[bytes]:
     """Formation 0: the reader holds no formation yet, so everything follows. None: the token alone decides."""
     token = 0 if fetch.formation == 0 else fetch.token
-    return history.after(token, fetch.size_max, formation=fetch.formation or 0, count_max=fetch.count_max)
+    return history.after(token, fetch.size_max, formation=fetch.formation or 0)
 
 
 class _Timed(Protocol):

@@ -25,12 +25,13 @@ from fairtape.core.effects import (
     Send,
     Truncate,
 )
-from fairtape.core.entries import decode_entry
+from fairtape.core.entries import Extract, decode_entry
 from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.queue_sizes import QueueSize
 from fairtape.core.timing import Timing
-from fairtape.nodes.catchup import ENTRIES_MAX, REQUESTS_MAX, CatchUpClient, CatchUpServer
+from fairtape.nodes.catchup import PENDING_MAX, CatchUpClient, CatchUpServer
 from fairtape.nodes.clock_bound import ClockBoundEstimator
+from fairtape.nodes.congestion_window import WINDOW_MAX
 from fairtape.nodes.journal_position import Disagreement
 from fairtape.nodes.membership import Membership
 from fairtape.nodes.membership_tables import Participation
@@ -55,6 +56,7 @@ from fairtape.wire.membership import (
     MembershipState,
     SiteReport,
     decode_membership,
+    is_history,
     is_membership,
 )
 from fairtape.wire.seals import Keys
@@ -255,12 +257,24 @@ class Site:
         self._follow_up(now)
 
     def receive_all(self, datagrams: Sequence[bytes], now: Instant) -> None:
-        if self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
+        if all(map(is_history, datagrams)):
+            self._receive_history(datagrams, now)
+        elif self.receiver is None or self.receiver.far_behind or not all(map(is_block, datagrams)):
             for datagram in datagrams:
                 self.receive(datagram, now)
         else:
             self._check_clock(now)
             self.receiver.receive_all(datagrams, now)
+
+    def _receive_history(self, datagrams: Sequence[bytes], now: Instant) -> None:
+        """Chunks come by the thousand: what has to be done once for all of them is not done for each."""
+        self._check_clock(now)
+        for datagram in datagrams:
+            try:
+                self._receive_membership(datagram, now)
+            except Malformed:
+                self._own_counts["malformed"] += 1
+        self._follow_up(now)
 
     def advance(self, now: Instant) -> None:
         """Release and acknowledge what is due, before what has arrived is read."""
@@ -329,16 +343,17 @@ class Site:
     # Responses of the driver.
 
     def fetched(self, ticket: int, entries: Sequence[bytes], now: Instant) -> None:
-        """The journal entries of a `Fetch`. Tickets up to 0 are the site's own; others are requests of other sites."""
-        if ticket <= 0:
-            if self.receiver is not None and self.receiver.unreleased_ticket == ticket:
-                self.receiver.read_unreleased(map(decode_entry, entries), now)
-                self._follow_up(now)
-            return
-        request = self._catch_up_server.end_read(ticket)
-        if self.receiver is not None and request is not None:
+        """The journal entries of a `Fetch`: they were not released. The ticket is 0 or below."""
+        if self.receiver is not None and self.receiver.unreleased_ticket == ticket:
+            self.receiver.read_unreleased(map(decode_entry, entries), now)
+            self._follow_up(now)
+
+    def fetched_chunks(self, ticket: int, extract: Extract, now: Instant) -> None:  # noqa: ARG002 - as `fetched`
+        """What another site has requested of the journal."""
+        pending = self._catch_up_server.end_read(ticket)
+        if self.receiver is not None and pending is not None:
             self._own_counts["past_served"] += 1
-            self._effects.append(self._catch_up_server.answer(request, entries, self.receiver))
+            self._effects += self._catch_up_server.answer(pending, extract, self.receiver)
 
     def recovered(self, recovered: Recovered, now: Instant) -> None:
         self._recovered = recovered
@@ -397,8 +412,8 @@ class Site:
 
     def queue_sizes(self) -> Iterator[QueueSize]:
         """The sizes of its queues and tables, and their limits."""
-        yield QueueSize("entries to catch up with", self._catch_up_client.reader.partial_entries, ENTRIES_MAX)
-        yield QueueSize("requests for history", self._catch_up_server.pending, REQUESTS_MAX)
+        yield QueueSize("chunks to catch up with", self._catch_up_client.reader.unordered, WINDOW_MAX)
+        yield QueueSize("requests for history", self._catch_up_server.pending, PENDING_MAX)
         yield QueueSize("requests for a lease", len(self._asked), REPORTS_MAX)
         if self.receiver is not None:
             yield from self.receiver.queue_sizes()
@@ -626,6 +641,7 @@ class Site:
             self._effects.append(Notice(f"rolling back tokens {token + 1} to {self.complete_through}"))
             self.receiver = None
         self._catch_up_client.reader.stop()
+        self._catch_up_server.forget()
         self.membership.roll_back(formation)
         self._own_counts["taken_back"] += 1
         self._effects.append(Truncate(token))

@@ -23,6 +23,7 @@ from fairtape.core.effects import (
     Deliver,
     Effect,
     Fetch,
+    FetchChunks,
     Multicast,
     Notice,
     QueryStore,
@@ -294,7 +295,7 @@ class StateChange:
         self._crashed_at = list(state.crashed_at)
         self._incarnations = state.incarnations
         self._history = state.history.later()
-        self._queue: deque[tuple[NodeId, MachineInput | Fetch]] = deque()
+        self._queue: deque[tuple[NodeId, MachineInput | Fetch | FetchChunks]] = deque()
         self._events = 0
 
     def take(self, step: Step) -> DeploymentState:
@@ -427,7 +428,7 @@ class StateChange:
         state = self._machines[self._deployment.positions[server]]
         return state != DOWN and self._states.leads(state, self._now)
 
-    def _give(self, node: NodeId, machine_input: MachineInput | Fetch) -> None:
+    def _give(self, node: NodeId, machine_input: MachineInput | Fetch | FetchChunks) -> None:
         position = self._deployment.positions[node]
         state = self._machines[position]
         if state == DOWN:
@@ -437,8 +438,11 @@ class StateChange:
             raise Storm(f"{EVENTS_MAX} events in one step")
         if isinstance(machine_input, Fetch):
             fetch, journal = machine_input, self._journals[node - 1].journal()
-            entries = journal.after(fetch.token, fetch.formation, fetch.size_max, fetch.count_max)
+            entries = journal.after(fetch.token, fetch.formation, fetch.size_max)
             machine_input = "fetched", (fetch.ticket, tuple(entries))
+        elif isinstance(machine_input, FetchChunks):
+            chunks, *read = self._journals[node - 1].journal().chunks(machine_input)
+            machine_input = "fetched_chunks", (machine_input.ticket, tuple(chunks), *read)
         if self._deployment.trace is not None and machine_input[0] == "receive":
             self._trace_datagram(node, cast(bytes, machine_input[1]))
         transition = self._states.apply(state, machine_input, self._now)
@@ -461,7 +465,7 @@ class StateChange:
                     self._ask_store(node, effect.question)
                 case Notice():
                     self._trace(node, effect.text)
-                case Append() | AppendFormation() | Deliver() | Fetch() | Truncate():
+                case Append() | AppendFormation() | Deliver() | Fetch() | FetchChunks() | Truncate():
                     self._write_journal(node, effect)
 
     def _trace(self, node: NodeId, text: str) -> None:
@@ -534,7 +538,7 @@ class StateChange:
                 self._trace(node, f"releases number {effect.release.sequence} at token {effect.release.token}")
                 journal = journal.released(effect.release)
                 checks.delivered(self._history, node, effect.ordered, self._now)
-            case Fetch():
+            case Fetch() | FetchChunks():
                 self._queue.append((node, effect))
             case Truncate():
                 checks.truncated(self._history, node, effect.token, journal.released_through, self._now)

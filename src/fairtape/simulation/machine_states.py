@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias, cast
 from zlib import compress, decompress
 
 from fairtape.core.effects import Effect, Ordered, Recovered, Release
-from fairtape.core.entries import Entry, position_of
+from fairtape.core.entries import Entry, EntryChunk, Extract, Position, position_of
 from fairtape.core.formation_log import StoreResponse
 from fairtape.core.instants import NEVER, Instant
 from fairtape.core.machine import JournalMachine, Machine, StoreMachine
@@ -306,10 +306,18 @@ def _give(machine: Machine, machine_input: MachineInput, now: Instant) -> None:
         case "fetched":
             ticket, entries = cast(tuple[int, tuple[bytes, ...]], argument)
             cast(JournalMachine, machine).fetched(ticket, entries, now)
+        case "fetched_chunks":
+            ticket, chunks, end, counted, exhausted = cast(ChunksRead, argument)
+            extract = Extract(list(chunks), end, counted, exhausted)
+            cast(JournalMachine, machine).fetched_chunks(ticket, extract, now)
         case "recovered":
             cast(JournalMachine, machine).recovered(cast(JournalState, argument).recovered(), now)
         case _:
             raise AssertionError(machine_input)
+
+
+ChunksRead: TypeAlias = tuple[int, tuple[EntryChunk, ...], Position, int, bool]
+"""A ticket, and an `Extract` as an immutable value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,19 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from random import Random
 from typing import Final
+from zlib import crc32
 
-from fairtape.core.effects import FormationChange, Ordered, Recovered, Release
-from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
+from fairtape.core.effects import FetchChunks, FormationChange, Ordered, Recovered, Release
+from fairtape.core.entries import (
+    Entry,
+    EntryChunk,
+    Extract,
+    Position,
+    chunks_of,
+    decode_entry,
+    encode_entry,
+    position_of,
+)
 from fairtape.wire.frames import NodeId
 
 UNSYNCED_MAX: Final = 20  # entries that a loss of power takes at most
@@ -35,6 +45,7 @@ class SimulatedJournal:
         self.released_through = 0  # token
         self._encoded: list[bytes] = []
         self._positions: list[Position] = []
+        self._checks: list[int] = []
 
     @property
     def encoded(self) -> list[bytes]:
@@ -53,23 +64,41 @@ class SimulatedJournal:
         self.entries.append(entry)
         self._encoded.append(encoded)
         self._positions.append(position)
+        self._checks.append(crc32(encoded))
 
     def release(self, release: Release) -> None:
         """Record that this site has released through a token."""
         assert release.token > self.released_through
         self.released_through = release.token
 
-    def after(self, token: int, formation: int | None, size_max: int, count_max: int) -> list[bytes]:
-        """The entries after a position: at least one if there is any, then as many as both limits allow."""
+    def after(self, token: int, formation: int | None, size_max: int) -> list[bytes]:
+        """The entries after a position: at least one if there is any, then as many as the limit allows."""
         known = formation is not None
         start = bisect_right(self._positions, (formation, token)) if known else self._first_above(token)
         found: list[bytes] = []
-        for encoded in self._encoded[start : start + max(count_max, 1)]:
+        for encoded in self._encoded[start:]:
             if found and size_max < len(encoded):
                 break
             size_max -= len(encoded)
             found.append(encoded)
         return found
+
+    def chunks(self, fetch: FetchChunks) -> Extract:
+        """The chunks that a site which catches up asks for."""
+        found: list[EntryChunk] = []
+        end, counted = Position(fetch.formation, fetch.token), 0
+        for index in range(bisect_right(self._positions, end), len(self._encoded)):
+            encoded, size = self._encoded[index], fetch.chunk_size
+            chunks = chunks_of(len(encoded), size)
+            first, left = max(fetch.skip - counted, 0), fetch.count_max - len(found)
+            found += [
+                EntryChunk(end, chunk, chunks, self._checks[index], encoded[chunk * size : (chunk + 1) * size])
+                for chunk in range(first, min(first + left, chunks))
+            ]
+            if left < chunks - first:
+                return Extract(found, end, counted, exhausted=False)
+            end, counted = self._positions[index], counted + chunks
+        return Extract(found, end, counted, exhausted=True)
 
     def _first_above(self, token: int) -> int:
         for index, entry in enumerate(self.entries):
@@ -80,7 +109,7 @@ class SimulatedJournal:
     def truncate_after(self, token: int) -> Recovered:
         """Remove everything above `token`, and formation changes without messages after them."""
         while self.entries and (isinstance(self.entries[-1], FormationChange) or self.entries[-1].token > token):
-            for table in (self.entries, self._encoded, self._positions):
+            for table in (self.entries, self._encoded, self._positions, self._checks):
                 table.pop()
         recovered = self.recovered()
         self.released_through = recovered.released_through  # a removed entry no longer counts as released
@@ -111,7 +140,7 @@ class SimulatedJournal:
 
     def restore(self, copy: "JournalCopy") -> None:
         """Replace the content by a copy; the identity stays."""
-        for table in (self.entries, self._encoded, self._positions):
+        for table in (self.entries, self._encoded, self._positions, self._checks):
             table.clear()
         for entry in copy.entries:
             self.append(entry)

@@ -25,6 +25,7 @@ from fairtape.core.effects import (
     Deliver,
     Effect,
     Fetch,
+    FetchChunks,
     FormationChange,
     JoinChannels,
     Multicast,
@@ -145,7 +146,7 @@ class SimulatedNode:
         self.up = True
         self.paused = False
         self.backlog: list[bytes] = []
-        self.fetches: deque[Fetch] = deque()  # pending reads of the journal, bounded by the machine
+        self.fetches: deque[Fetch | FetchChunks] = deque()  # pending reads of the journal, bounded by the machine
         self.placed: PlacedNode | None = None  # on a processor; None: its turns take no time
         self.disarm()
 
@@ -484,9 +485,11 @@ class World:
 
     @staticmethod
     def _read_journal(host: SimulatedNode, journal: SimulatedJournal, now: Instant) -> None:
-        fetch = host.fetches.popleft()
-        entries = journal.after(fetch.token, fetch.formation, fetch.size_max, fetch.count_max)
-        cast(JournalMachine, host.machine).fetched(fetch.ticket, entries, now)
+        fetch, machine = host.fetches.popleft(), cast(JournalMachine, host.machine)
+        if isinstance(fetch, FetchChunks):
+            machine.fetched_chunks(fetch.ticket, journal.chunks(fetch), now)
+        else:
+            machine.fetched(fetch.ticket, journal.after(fetch.token, fetch.formation, fetch.size_max), now)
 
     @staticmethod
     def _write_journal(host: SimulatedNode, journal: SimulatedJournal, effect: Effect, now: Instant) -> None:
@@ -497,7 +500,7 @@ class World:
                 journal.append(effect.change)
             case Deliver():
                 journal.release(effect.release)
-            case Fetch():
+            case Fetch() | FetchChunks():
                 host.fetches.append(effect)
             case Truncate():
                 cast(JournalMachine, host.machine).recovered(journal.truncate_after(effect.token), now)

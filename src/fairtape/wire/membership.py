@@ -31,9 +31,9 @@ _SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQQ")
 _GRANT: Final = struct.Struct(">HQQQQQQ")
 _FENCE: Final = struct.Struct(">HQ")
 _INSTALL: Final = struct.Struct(">QBQ")
-_CATCH_UP: Final = struct.Struct(">QIH")
+_CATCH_UP: Final = struct.Struct(">QIHQQ")
 POSITION: Final = struct.Struct(">IQ")  # a formation and a token
-_HISTORY_CHUNK: Final = struct.Struct(">QQQIIII")
+_HISTORY_CHUNK: Final = struct.Struct(">QQQIIIIQQ")
 _LOOP_TOKEN: Final = struct.Struct(">HQ")
 _OPERATOR_COMMAND: Final = struct.Struct(">BI")
 
@@ -134,14 +134,20 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Site to site: send the entries after this position, starting at this chunk of the next entry."""
+    """Site to site: send chunks of the entries after this position.
+
+    Chunks are counted from the start of the entry after the position through all that follow, so a request may name
+    what is ahead of entries that the requester does not know yet.
+    """
 
     stripe: int
     formation: int  # the last one in the requester's journal
     sender: NodeId
     token: int  # the last one the requester has in order
-    chunk: int
+    chunk: int  # the first one that is requested
     chunks_max: int
+    number: int = 0  # of that chunk, as the requester numbers all chunks that it requests
+    asked_at: int = 0  # by the requester's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,9 @@ class HistoryChunk:
     chunk: int
     chunks: int  # 0: nothing follows up to `complete_through`
     data: bytes  # if nothing follows: the position of the sender's last entry, or empty
-    check: int = 0  # CRC-32 of the entry: after a Break, two entries may follow one position
+    check: int = 0  # from the digest of the entry: after a Break, two entries may follow one position
+    number: int = 0  # of the chunk, or of the first one that does not exist yet, as the request numbers them
+    asked_at: int = 0  # copied from the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +209,15 @@ KINDS: Final = frozenset(
 )
 
 
+_HISTORY_KIND: Final = bytes((Kind.HISTORY_CHUNK,))
+
+
 def is_membership(datagram: bytes) -> bool:
     return len(datagram) > 2 and datagram[2] in KINDS
+
+
+def is_history(datagram: bytes) -> bool:
+    return datagram[2:3] == _HISTORY_KIND
 
 
 def chunk_size(datagram_max: int) -> int:
@@ -236,7 +251,9 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
         case Install():
             return Kind.INSTALL, _INSTALL.pack(message.term, message.final, message.store) + message.layout
         case CatchUp():
-            return Kind.CATCH_UP, _CATCH_UP.pack(message.token, message.chunk, message.chunks_max)
+            return Kind.CATCH_UP, _CATCH_UP.pack(
+                message.token, message.chunk, message.chunks_max, message.number, message.asked_at
+            )
         case HistoryChunk():
             return Kind.HISTORY_CHUNK, _HISTORY_CHUNK.pack(
                 message.after,
@@ -246,6 +263,8 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
                 message.chunk,
                 message.chunks,
                 message.check,
+                message.number,
+                message.asked_at,
             ) + message.data
         case LoopToken():
             return Kind.LOOP_TOKEN, _LOOP_TOKEN.pack(message.loop, message.token)
@@ -313,11 +332,13 @@ def _decode_site_report(stripe: int, formation: int, sender: NodeId, body: bytes
 
 
 def _decode_history_chunk(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
-    after, complete, settled, known, chunk, chunks, check = _checked(_HISTORY_CHUNK.unpack_from(body))
+    after, complete, settled, known, chunk, chunks, check, number, asked_at = _checked(_HISTORY_CHUNK.unpack_from(body))
     data = body[_HISTORY_CHUNK.size :]
     if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, POSITION.size)):
         raise Malformed("chunks out of bounds")
-    return HistoryChunk(stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check)
+    return HistoryChunk(
+        stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check, number, asked_at
+    )
 
 
 def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Reading: what is released, what is ordered, from any number and any time, while it is being written."""
 
+import os
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairtape.core.effects import FormationChange, Ordered, Span
-from fairtape.core.entries import Entry, Position, decode_entry, encode_entry, position_of
+from fairtape.core.effects import FetchChunks, FormationChange, Ordered, Span
+from fairtape.core.entries import Entry, EntryChunk, Extract, Position, decode_entry, encode_entry, position_of
 from fairtape.core.errors import UserError
 from fairtape.journal import Damaged, History, JournalMessage, JournalReader, JournalWriter, SyncPolicy, verify
+from fairtape.journal.reader import SKIPPED_MAX, VERIFIED_MAX
+from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.wire.blocks import Assembler, split_message, unpack_messages
 from unit.journal import journal_values as values
 
@@ -348,17 +351,6 @@ def test_everything_appended_before_the_call_is_returned(tmp_path: Path) -> None
     assert len(values.segments(tmp_path)) > 3
 
 
-def test_a_reader_gets_no_more_entries_than_it_asks_for(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    with values.open_writer(tmp_path) as writer:
-        for entry in values.tiny(20):
-            writer.append(entry, 0)
-        first = history.after(0, 1 << 20, count_max=8)
-        assert len(first) == 8
-        assert len(history.after(8, 1 << 20, formation=1, count_max=8)) == 8
-        assert len(history.after(16, 1 << 20, formation=1, count_max=8)) == 4
-
-
 def test_a_remembered_place_does_not_survive_a_truncation(tmp_path: Path) -> None:
     """Not even where the journal has grown again to the same size."""
     entries: list[Entry] = list(values.tiny(20))
@@ -419,3 +411,108 @@ def test_more_readers_than_remembered_places_get_correct_chunks(catchup_director
         for at, entry in enumerate(HISTORY[:-1]):
             position = position_of(entry)
             assert history.after(position.token, 1, formation=position.formation) == [ENCODED[at + 1]]
+
+
+# Chunks of entries, for sites that catch up.
+
+CHUNK = 1_000
+
+
+def read_from(history: History, position: Position, *, skip: int = 0, count: int = 64) -> Extract | None:
+    return history.chunks(FetchChunks(position.token, position.formation, skip, count, CHUNK, ticket=1))
+
+
+@given(at=st.integers(0, len(HISTORY) - 1), skip=st.integers(0, 80), count=st.integers(1, 64))
+@settings(max_examples=80)
+def test_the_chunks_are_those_of_the_following_entries(at: int, skip: int, count: int, catchup_directory: Path) -> None:
+    """As the journal of the simulator reads them."""
+    model = SimulatedJournal()
+    for entry in HISTORY:
+        model.append(entry)
+    position = position_of(HISTORY[at])
+    expected = model.chunks(FetchChunks(position.token, position.formation, skip, count, CHUNK, ticket=1))
+    found = read_from(History(catchup_directory), position, skip=skip, count=count)
+    assert found is not None
+    assert [chunk._replace(check=0) for chunk in found.chunks] == [each._replace(check=0) for each in expected.chunks]
+    assert (found.end, found.counted, found.exhausted) == expected[1:]
+
+
+LARGE = 8_000_000
+
+
+@pytest.fixture(scope="module")
+def large_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with one entry of 8 MB, and a small one after it."""
+    path = tmp_path_factory.mktemp("large")
+    sequence = 1
+    with values.open_writer(path, segment_size_max=1 << 26) as writer:
+        for token, size in enumerate((LARGE, 50_000), 1):
+            bodies = tuple(bytes([at % 251]) * 50_000 for at in range(size // 50_000))
+            count = len(bodies)
+            span = Span(101, 1, sequence, count, sequence, bodies, (1,) * count)
+            writer.append(Ordered(values.STRIPE, 1, token, sequence, count, token, (span,)), 0)
+            sequence += count
+    return path
+
+
+def test_of_a_large_entry_only_the_wanted_bytes_are_read(
+    large_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 84 MB was read and hashed as a whole for each of its thousand requests: 84 GB."""
+    read = 0
+    pread = os.pread
+
+    def counted(file: int, size: int, offset: int) -> bytes:
+        nonlocal read
+        data = pread(file, size, offset)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    history, position, skip = History(large_directory), Position(0, 0), 0
+    parts: list[EntryChunk] = []
+    while not parts or len(parts) < parts[0].chunks:
+        extract = read_from(history, position, skip=skip)
+        assert extract is not None
+        parts += extract.chunks
+        skip = len(parts)
+    entry = decode_entry(b"".join(part.data for part in parts[: parts[0].chunks]))
+    assert isinstance(entry, Ordered)
+    assert entry.token == 1
+    assert read < 3 * LARGE
+
+
+def test_the_end_of_a_large_entry_is_only_returned_once_it_is_verified(large_directory: Path) -> None:
+    """A little in each call, because the site's tokens wait meanwhile."""
+    history = History(large_directory)
+    first = read_from(history, Position(0, 0))
+    assert first is not None
+    chunks, calls = first.chunks[0].chunks, 1
+    while (last := read_from(history, Position(0, 0), skip=chunks - 1, count=1)) is None:
+        calls += 1
+    assert calls == LARGE // VERIFIED_MAX + 1
+    assert last.chunks[0].chunk == chunks - 1
+    again = read_from(history, Position(0, 0), skip=chunks - 1, count=1)
+    assert again == last
+
+
+def test_a_damaged_large_entry_is_never_complete(large_directory: Path, tmp_path: Path) -> None:
+    (original,) = values.segments(large_directory)
+    content = bytearray(original.read_bytes())
+    content[4_000_000] ^= 1
+    (tmp_path / original.name).write_bytes(content)
+    history, chunks = History(tmp_path), LARGE // CHUNK
+    for skip in range(0, chunks - 64, 64):
+        assert read_from(history, Position(0, 0), skip=skip) is not None
+    with pytest.raises(Damaged):
+        read_from(history, Position(0, 0), skip=chunks - 64, count=128)
+
+
+def test_what_is_requested_too_far_ahead_is_not_searched(tmp_path: Path) -> None:
+    with values.open_writer(tmp_path) as writer:
+        for entry in values.tiny(SKIPPED_MAX + 100):
+            writer.append(entry, 0)
+    extract = read_from(History(tmp_path), Position(0, 0), skip=SKIPPED_MAX + 90, count=1)
+    assert extract is not None
+    assert not extract.chunks
+    assert not extract.exhausted

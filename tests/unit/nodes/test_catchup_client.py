@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from fairtape.core.entries import Position
-from fairtape.nodes.catchup import WINDOW, CatchUpClient, CatchUpServer
+from fairtape.core.entries import EntryChunk, Extract, Position
+from fairtape.nodes.catchup import PENDING_CHUNKS_MAX, CatchUpClient, CatchUpServer
+from fairtape.nodes.congestion_window import REQUEST_MAX
 from fairtape.nodes.journal_position import Disagreement
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.nodes.receiver import Receiver
@@ -16,6 +17,7 @@ from fairtape.wire.seals import Keys
 LATEST = 5
 KEYS = Keys.from_secret(b"catch up", [1, 2, 3], [])
 NOW = 1_000
+PERIOD = 100
 
 
 @dataclass
@@ -56,10 +58,12 @@ class Site:
 
 def answer(site: Site, *, known: int, complete: int = 300, ends: Position | None = None, chunks: int = 0) -> str:
     client = CatchUpClient(me=1, stripe=0, authenticator=cast("MessageAuthenticator", None))
-    client.reader.start(NOW)
+    client.reader.start(site.position, PERIOD, NOW)
+    ((_, _, number),) = client.reader.requests(site.position, NOW)
     end = site.journal_end if ends is None else ends
     data = b"piece" if chunks else POSITION.pack(*end)
-    chunk = HistoryChunk(0, site.position.formation, 2, site.position.token, complete, complete, known, 0, chunks, data)
+    formation, token = site.position
+    chunk = HistoryChunk(0, formation, 2, token, complete, complete, known, 0, chunks, data, number=number)
     return client.take(chunk, cast("Receiver", cast("Any", site)), NOW)
 
 
@@ -94,34 +98,71 @@ def test_a_site_that_does_not_hold_the_order_as_far_confirms_nothing() -> None:
     assert "verify" not in site.calls
 
 
+def new_server() -> CatchUpServer:
+    authenticator = MessageAuthenticator(me=1, keys=KEYS, peers=KEYS.sites, first_serial=1)
+    return CatchUpServer(me=1, authenticator=authenticator, datagram_max=1_400)
+
+
 def test_a_server_reads_its_journal_once_for_a_site_that_repeats_its_request() -> None:
     """Reading for each repetition took so long that the members of the ring missed their tokens."""
-    authenticator = MessageAuthenticator(me=1, keys=KEYS, peers=KEYS.sites, first_serial=1)
-    server = CatchUpServer(me=1, authenticator=authenticator, datagram_max=1_400)
-    request = CatchUp(0, 3, 2, 120, 0, WINDOW)
+    server = new_server()
+    request = CatchUp(0, 3, 2, 120, 0, 1_000, 700)
     fetch = server.start_read(request)
     assert fetch is not None
-    assert fetch.count_max == WINDOW  # an entry takes a chunk or more: no further ones are read
+    assert fetch.count_max == REQUEST_MAX
     assert server.start_read(request) is None
-    other = server.start_read(CatchUp(0, 3, 3, 120, 0, 1))
+    other = server.start_read(CatchUp(0, 3, 3, 120, 0, 1, 700))
     assert other is not None
     assert other.count_max == 1
-    receiver = cast("Receiver", cast("Any", Serving()))
-    assert server.end_read(fetch.ticket) == request
-    assert server.answer(request, [], receiver).to == 2
+    pending = server.end_read(fetch.ticket)
+    assert pending is not None
+    (send,) = server.answer(pending, Extract([], Position(3, 120), 0, exhausted=True), RECEIVER)
+    assert send.to == 2
     assert server.start_read(request) is not None
+
+
+def test_a_site_that_requests_much_ahead_leaves_room_for_others() -> None:
+    server, requests = new_server(), PENDING_CHUNKS_MAX // 64
+    ahead = [CatchUp(0, 3, 2, 120, 64 * at, 64, 1_000 + 64 * at) for at in range(requests + 1)]
+    assert [server.start_read(each) is None for each in ahead] == [False] * requests + [True]
+    assert server.start_read(CatchUp(0, 3, 3, 120, 0, 64, 1_000)) is not None
+
+
+def test_a_server_reads_on_where_the_entries_of_a_request_began() -> None:
+    """Without that it would search all entries between the client's position and what it requests, every time."""
+    server = new_server()
+    first = server.start_read(CatchUp(0, 3, 2, 120, 0, 3, 1_000))
+    assert first is not None
+    read = [EntryChunk(Position(3, 120), 0, 2, 7, b"a"), EntryChunk(Position(3, 120), 1, 2, 7, b"b")]
+    read.append(EntryChunk(Position(3, 121), 0, 5, 8, b"c"))
+    pending = server.end_read(first.ticket)
+    assert pending is not None
+    server.answer(pending, Extract(read, Position(3, 121), 2, exhausted=False), RECEIVER)
+    ahead = server.start_read(CatchUp(0, 3, 2, 120, 3, 3, 1_003))
+    assert ahead is not None
+    assert (ahead.token, ahead.skip) == (121, 1)
+    other_client = server.start_read(CatchUp(0, 3, 3, 120, 3, 3, 1_003))
+    assert other_client is not None
+    assert (other_client.token, other_client.skip) == (120, 3)
+    server.forget()
+    truncated = server.start_read(CatchUp(0, 3, 2, 120, 4, 3, 1_004))
+    assert truncated is not None
+    assert (truncated.token, truncated.skip) == (120, 4)
 
 
 @dataclass
 class Serving:
     """What the server states of its receiver."""
 
-    @property
-    def membership(self) -> "Serving":
-        return self
-
     complete_through: int = 300
     survives_through: int = 300
     verified: bool = True
     journal_end: Position = Position(3, 300)  # noqa: RUF009 - it is a value
     formation: Numbered = field(default_factory=Numbered)
+
+    @property
+    def membership(self) -> "Serving":
+        return self
+
+
+RECEIVER = cast("Receiver", cast("Any", Serving()))

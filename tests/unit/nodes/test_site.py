@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from fairtape.core.effects import LOOP_CHANNEL, Fetch, Multicast, Recovered, Send
+from fairtape.core.effects import LOOP_CHANNEL, FetchChunks, Multicast, Recovered, Send
+from fairtape.core.entries import Extract, Position
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.nodes.clock_bound import ClockBoundEstimator
 from fairtape.nodes.message_authentication import MessageAuthenticator
@@ -25,6 +26,7 @@ from fairtape.wire.seals import Keys
 from unit.ring.loop_values import TIMING, formation_of
 
 NOW: Instant = 100 * SECOND
+NOTHING = Extract([], Position(0, 0), 0, exhausted=True)
 KEYS = Keys.from_secret(b"sites", (1, 2, 3, 101, 102), (201,))
 FIRST = formation_of(1, 2, 3, number=1, first_token=1, first_sequence=1, starts_at=NOW + SECOND, keeper=1)
 
@@ -197,8 +199,8 @@ def test_a_catch_up_request_is_answered_from_the_journal() -> None:
     active = ActiveSite()
     active.install(FIRST)
     active.receive(CatchUp(0, 0, 3, 0, 0, 4))
-    (fetch,) = (effect for effect in active.site.drain() if isinstance(effect, Fetch))
-    active.site.fetched(fetch.ticket, [], NOW)
+    (fetch,) = (effect for effect in active.site.drain() if isinstance(effect, FetchChunks))
+    active.site.fetched_chunks(fetch.ticket, NOTHING, NOW)
     answered = [effect for effect in active.site.drain() if isinstance(effect, Send) and effect.to == 3]
     assert len(answered) == 1
 
@@ -217,15 +219,15 @@ def test_a_request_that_cannot_be_answered_does_not_stay_pending() -> None:
     site = active.site
     site.drain()
     active.receive(CatchUp(0, 1, 3, 0, 0, 64))
-    (fetch,) = [effect for effect in site.drain() if isinstance(effect, Fetch)]
+    (fetch,) = [effect for effect in site.drain() if isinstance(effect, FetchChunks)]
     second = formation_of(1, 2, 3, number=2, first_token=6, first_sequence=6, starts_at=NOW + 2 * SECOND, keeper=1)
     site._roll_back(5, second)
     site.recovered(replace(Recovered.nothing(), token=5, sequence=6, released_through=3, number=1), NOW)
-    site.fetched(fetch.ticket, [], NOW)  # reads are answered in their order
+    site.fetched_chunks(fetch.ticket, NOTHING, NOW)  # reads are answered in their order
     site.fetched(0, [], NOW)
     site.drain()
     active.receive(CatchUp(0, 2, 3, 0, 0, 64), NOW + SECOND)
-    assert [effect.ticket for effect in site.drain() if isinstance(effect, Fetch)] == [fetch.ticket + 1]
+    assert [effect.ticket for effect in site.drain() if isinstance(effect, FetchChunks)] == [fetch.ticket + 1]
 
 
 def test_a_junction_passes_the_secondary_token_in_the_step_that_completes_the_primary_one() -> None:

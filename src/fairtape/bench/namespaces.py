@@ -5,8 +5,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-NETWORK = "10.203.77"
+NETWORK: Final = "10.203.77"
+_BURST: Final = "256kb"  # of a shaped link: a train of datagrams passes as one packet
+_QUEUE: Final = "100ms"
 
 
 class Refused(Exception):
@@ -27,6 +30,12 @@ class Machines:
     def cable(self, host: str, *, plugged: bool) -> None:
         """Disconnect a machine from the network, or connect it again."""
         _ip("link", "set", self._cable(host), "up" if plugged else "down")
+
+    def shape(self, host: str, megabits: int) -> None:
+        """Limit the rate of the link of a machine, in both directions."""
+        shape = ("root", "tbf", "rate", f"{megabits}mbit", "burst", _BURST, "latency", _QUEUE)
+        _run("tc", "qdisc", "replace", "dev", self._cable(host), *shape)
+        _run("tc", "-n", self._space(host), "qdisc", "replace", "dev", "eth0", *shape)
 
     def build(self) -> None:
         _ip("link", "add", self._name, "type", "bridge", "mcast_snooping", "0")
@@ -73,6 +82,12 @@ def machines(count: int) -> Iterator[Machines]:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(("ip", *arguments), capture_output=True, text=True, check=False)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(  # noqa: S603 - built here
+        command, capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise Refused(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise Refused(f"{' '.join(command)}: {done.stderr.strip()}")
