@@ -334,3 +334,37 @@ def test_markers_are_made_once() -> None:
 def test_a_stream_knows_its_key() -> None:
     held = holding(block(1))
     assert stream(held).key == (SOURCE, 1)
+
+
+def test_a_busy_source_does_not_keep_its_place() -> None:
+    """Decision 45: the place of a source is that of its first unacknowledged block."""
+    held = holding(block(1), block(1, node=OTHER_SOURCE), block(2))
+    assert held.unacknowledged(10) == [named(1, 2), named(1, node=OTHER_SOURCE)]
+    held.take(named(1), 1)
+    assert held.unacknowledged(10) == [named(1, node=OTHER_SOURCE), named(2)]
+
+
+def test_blocks_of_one_run_arrive_in_its_order() -> None:
+    held = holding(block(1), block(1, node=OTHER_SOURCE))
+    held.take(named(1), 1)
+    held.take(named(1, node=OTHER_SOURCE), 2)
+    run = [block(2), block(2, node=OTHER_SOURCE), block(3)]
+    assert held.accept_run(run, 0, 1_400) == len(run)
+    assert held.unacknowledged(10) == [named(2, 2), named(2, node=OTHER_SOURCE)]
+    held.take(named(2), 3)
+    assert held.unacknowledged(10) == [named(2, node=OTHER_SOURCE), named(3)]
+
+
+def test_a_source_whose_hole_closes_is_as_late_as_the_block_that_closed_it() -> None:
+    held = holding(block(2), block(1, node=OTHER_SOURCE), block(1))
+    assert held.unacknowledged(10) == [named(1, node=OTHER_SOURCE), named(1, 2)]
+    held.take(named(1), 1)
+    assert held.unacknowledged(10) == [named(2), named(1, node=OTHER_SOURCE)]
+
+
+def test_the_incarnations_of_a_source_have_the_place_of_the_earliest() -> None:
+    held = holding(block(1), block(1, incarnation=2), block(1, node=OTHER_SOURCE), block(2, incarnation=2), block(2))
+    names = [named(1, 2), named(1, 2, incarnation=2), named(1, node=OTHER_SOURCE)]
+    assert held.unacknowledged(10) == names
+    held.take(named(1), 1)
+    assert held.unacknowledged(10) == [named(1, node=OTHER_SOURCE), named(2), named(1, 2, incarnation=2)]

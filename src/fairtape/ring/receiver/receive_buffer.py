@@ -4,12 +4,17 @@ A *stream* is one incarnation of one source. Its numbers are contiguous: `next` 
 it wait for the hole to close, and everything below `acked` is in the order. Once a later incarnation is in the order,
 an earlier one has ended: nothing more of it is ever acknowledged (decision 16, Incarnations end in the order).
 
+Every block has the number of its arrival here. It decides the place of its source in the next acknowledgment (decisions
+4, Ranges, and 45, Fair entry): a source is as early as the arrival of its first block that is not acknowledged, however
+much the source has sent before.
+
 Dropping a block that is not acknowledged is always safe: the site that acknowledges it holds it and will be asked for
 it. So every limit here is kept by refusing blocks.
 """
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from fairtape.core.effects import Span
@@ -26,8 +31,8 @@ MISSING_RANGES_MAX: Final = 64  # holes of one range in one request
 StreamKey: TypeAlias = tuple[NodeId, int]
 
 
-Held: TypeAlias = tuple[int, bytes, bytes, bool]
-"""One block: number of messages, body for the order, datagram for repairs, whether it is a fragment.
+Held: TypeAlias = tuple[int, bytes, bytes, bool, int]
+"""One block: number of messages, body for the order, datagram for repairs, whether it is a fragment, its arrival.
 
 A plain tuple, because every datagram creates one."""
 
@@ -86,6 +91,11 @@ class Stream:
     def placed(self) -> bool:
         """Whether any of it is in the order, or named by a received acknowledgment."""
         return self.acked > 1 or self.named > 1
+
+    @property
+    def arrival(self) -> int:
+        """The number of the arrival of its first unacknowledged block. There is one."""
+        return self.blocks[self.acked][4]
 
     def missing(self, first: int, end: int) -> list[Range]:
         """The parts of first … end - 1 that are not held, up to `MISSING_RANGES_MAX`."""
@@ -149,7 +159,7 @@ class Stream:
             held = self.blocks[first]
             taken.append(held)
             first += held[0]
-        counts, bodies, _, fragments = zip(*taken, strict=True)
+        counts, bodies, _, fragments, _ = zip(*taken, strict=True)
         self.waiting -= len(taken)
         self.acked = named.end
         return Span(
@@ -208,6 +218,9 @@ class Stream:
         self.ended = True
 
 
+_ARRIVAL: Final = attrgetter("arrival")
+
+
 class ReceiveBuffer:
     """All streams, by source and incarnation."""
 
@@ -220,7 +233,8 @@ class ReceiveBuffer:
         self._ordered: dict[NodeId, int] = {}  # the latest incarnation in the order
         self._markers: dict[NodeId, Marker] = {}
         self._with_holes: dict[StreamKey, Stream] = {}  # with a hole below a held block
-        self._unacked: dict[StreamKey, Stream] = {}  # those with messages to acknowledge, in order of arrival
+        self._unacked: dict[StreamKey, Stream] = {}  # those with messages to acknowledge
+        self._arrivals = 0  # how many blocks have been added
 
     def find(self, key: StreamKey) -> Stream | None:
         return self._streams.get(key)
@@ -264,7 +278,8 @@ class ReceiveBuffer:
         if known is None:
             self._evict_oldest(source)
             self._add_stream(stream)
-        stream.add(first, (count, body, datagram, flags != 0))
+        stream.add(first, (count, body, datagram, flags != 0, self._arrivals))
+        self._arrivals += 1
         if stream.beyond:
             self._with_holes[key] = stream
             if stream.next > stream.acked:
@@ -283,7 +298,8 @@ class ReceiveBuffer:
         `accept`.
         """
         prefix = self._prefix
-        source = incarnation = taken = 0
+        source = incarnation = 0
+        arrival = self._arrivals
         stream: Stream | None = None
         for position in range(start, len(datagrams)):
             datagram = datagrams[position]
@@ -305,12 +321,13 @@ class ReceiveBuffer:
             size = body[0] << 8 | body[1] if len(body) > 1 else 0
             if not size or not count or len(body) != size * count + 2:
                 break
-            stream.blocks[first] = count, body, datagram, False
+            stream.blocks[first] = count, body, datagram, False, arrival
             if first == stream.acked:
                 self._unacked[stream.key] = stream
             stream.next = first + count
             stream.waiting += 1
-            taken += 1
+            arrival += 1
+        taken, self._arrivals = arrival - self._arrivals, arrival
         return taken
 
     def note_named(self, named: Range) -> None:
@@ -327,18 +344,27 @@ class ReceiveBuffer:
         return self._streams[named.source, named.incarnation]
 
     def unacknowledged(self, ranges_max: int) -> list[Range]:
-        """What this site could acknowledge now: sources in order of arrival, incarnations of a source ascending."""
+        """What this site could acknowledge now: sources in the order in which their first block of it arrived.
+
+        The incarnations of a source follow one another, ascending, from the place of the earliest incarnation.
+        """
         ranges: list[Range] = []
         blocks = 0
-        for source in dict.fromkeys(source for source, _ in self._unacked):
-            for incarnation in self._incarnations[source]:
-                stream = self._unacked.get((source, incarnation))
-                if stream is not None:
-                    ranges.append(Range(source, incarnation, stream.acked, stream.next - stream.acked))
-                    blocks += stream.waiting
+        for first in sorted(self._unacked.values(), key=_ARRIVAL):
+            for stream in self._incarnations_from(first):
+                ranges.append(Range(stream.source, stream.incarnation, stream.acked, stream.next - stream.acked))
+                blocks += stream.waiting
             if blocks >= ACK_BLOCKS_MAX:
                 break  # the other sources come first at the next token
         return ranges[:ranges_max]
+
+    def _incarnations_from(self, first: Stream) -> list[Stream]:
+        """Streams with messages to acknowledge of one source; none if `first` is not its earliest such incarnation."""
+        known = self._incarnations[first.source]
+        if len(known) == 1:
+            return [first]
+        streams = [self._unacked[key] for each in known if (key := (first.source, each)) in self._unacked]
+        return streams if streams[0] is first else []
 
     @property
     def has_unacknowledged(self) -> bool:

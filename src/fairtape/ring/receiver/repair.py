@@ -50,7 +50,7 @@ def _blocks(wanted: Range, buffer: ReceiveBuffer, datagrams_max: int) -> list[by
         held = stream.find(first)
         if held is None:
             break
-        messages, _, datagram, _ = held
+        messages, _, datagram, _, _ = held
         datagrams.append(datagram)
         first += messages
     return datagrams
