@@ -16,7 +16,7 @@ from fairtape.ring.receiver.receive_buffer import StreamKey
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.world import Observer, Violation
-from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, Range, decode_control, is_block
+from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, Range, decode_control, is_block, kind_of
 from fairtape.wire.seals import SEAL_OVERHEAD
 
 _BLOCK: Final = Struct(">8xIIQQ")  # formation, source, incarnation, first number
@@ -50,14 +50,16 @@ class FairnessCheckers(Observer):
                 name = (source, incarnation), first
                 if name not in arrivals and receiver.holds_block(*name, datagram):
                     arrivals[name] = self._arrived()
-            elif len(datagram) > 2 and datagram[2] == Kind.ACK:
+            else:
                 self._note_ack(node, datagram)
 
     def _note_ack(self, node: NodeId, datagram: bytes) -> None:
         try:
-            ack = decode_control(datagram)
+            ack = decode_control(datagram) if kind_of(datagram) is Kind.ACK else None
         except Malformed:
             return  # an intruder's
+        if ack is None:
+            return
         assert isinstance(ack, Ack)
         sent_at = self._acks_sent_at.get((ack.formation, ack.token))
         if sent_at is not None:
