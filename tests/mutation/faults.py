@@ -525,6 +525,14 @@ FAULTS: Final = (
         tests=("unit/storage/test_incarnations.py",),
     ),
     Fault(
+        name="a restart forgets the formation in force",
+        rule="A restarted site reads the formation in force before what it releases (decision 51, Pace).",
+        file="journal/reader.py",
+        old="return found if formation or not found else [*self._change_before(found[0], token), *found]",
+        new="return found",
+        tests=("unit/journal/test_reader.py",),
+    ),
+    Fault(
         name="a queue without a limit",
         rule="What waits for a release beyond a limit is only in the journal (decision 60, Long release queues).",
         file="ring/receiver/release.py",
