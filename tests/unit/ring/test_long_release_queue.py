@@ -114,6 +114,7 @@ def test_memory_is_bounded_however_long_a_clock_is_doubted(monkeypatch: pytest.M
     assert site.held_most <= limit + size_of(ordered(1))
     assert site.queue.unread is not None
     assert site.queue.unread.positions <= 200
+    assert all(size <= limit for _, size, limit in site.queue.queue_sizes())
     ends_at = LAYOUT.commit_at(3_000)
     site.queue.set_clock_excess(0, ends_at)
     site.act(ends_at, 3_000)
