@@ -509,6 +509,14 @@ FAULTS: Final = (
         tests=("unit/ring/test_release.py",),
     ),
     Fault(
+        name="a timer without an accusation",
+        rule="An accusation is waited for only while there is one (decision 55, Accused members).",
+        file="nodes/coordinator/primary_loop.py",
+        old="if self._accused_at is None or not any(self._accuses(member, formation) for member in formation.members):",
+        new="if self._accused_at is None:",
+        tests=("unit/nodes/test_primary_loop.py",),
+    ),
+    Fault(
         name="a missing key accuses",
         rule="A site that lacks the key of a source accuses no other site (decision 61, Missing keys).",
         file="nodes/receiver.py",

@@ -384,9 +384,15 @@ class PrimaryLoopCoordinator:
         return now < self._accusations_until(formation)
 
     def _accusations_until(self, formation: Formation) -> Instant:
+        """When an accusation is followed; never while there is none: an earlier report may arrive after it."""
+        if self._accused_at is None or not any(self._accuses(member, formation) for member in formation.members):
+            return NEVER
         timing = formation.timing
-        round_period = len(formation.members) * timing.token_period + timing.retry_period
-        return NEVER if self._accused_at is None else self._accused_at + round_period
+        return self._accused_at + len(formation.members) * timing.token_period + timing.retry_period
+
+    def _accuses(self, member: NodeId, formation: Formation) -> bool:
+        known = self.known.get(member)
+        return known is not None and known.report.formation == formation.number and has_declared(known.report)
 
     def _repeat_install(self, formation: Formation, now: Instant) -> None:
         """Resend the formation to members until each has confirmed.
