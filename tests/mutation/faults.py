@@ -510,10 +510,10 @@ FAULTS: Final = (
     ),
     Fault(
         name="a timer without an accusation",
-        rule="An accusation is waited for only while there is one (decision 55, Accused members).",
+        rule="An accusation that is not reported any more is forgotten (decision 55, Accused members).",
         file="nodes/coordinator/primary_loop.py",
-        old="if self._accused_at is None or not any(self._accuses(member, formation) for member in formation.members):",
-        new="if self._accused_at is None:",
+        old="if now >= self._accusations_until(formation):",
+        new="if now < 0:",
         tests=("unit/nodes/test_primary_loop.py",),
     ),
     Fault(

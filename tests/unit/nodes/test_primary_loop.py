@@ -266,7 +266,7 @@ def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None
 
 
 def test_an_earlier_report_that_arrives_after_an_accusation_leaves_no_timer_behind() -> None:
-    """The accusation is followed when it is reported again."""
+    """Reported again, it is followed after another round.  Decision 55, Accused members."""
     loop, second = after_a_needless_reformation()
     for site in (1, 2, 3):
         loop.receive_report(report_of(site, formation=4), NOW)
@@ -280,6 +280,8 @@ def test_an_earlier_report_that_arrives_after_an_accusation_leaves_no_timer_behi
     assert not said(loop, Fence)
     assert loop.deadline() > until
     loop.receive_report(accused, until)
+    assert not said(loop, Fence)
+    loop.wake(2 * until - NOW)
     assert said(loop, Fence) == [1, 2, 3]
 
 
