@@ -509,6 +509,14 @@ FAULTS: Final = (
         tests=("unit/ring/test_release.py",),
     ),
     Fault(
+        name="a timer without an accusation",
+        rule="An accusation that is not reported any more is forgotten (decision 55, Accused members).",
+        file="nodes/coordinator/primary_loop.py",
+        old="if now >= self._accusations_until(formation):",
+        new="if now < 0:",
+        tests=("unit/nodes/test_primary_loop.py",),
+    ),
+    Fault(
         name="a missing key accuses",
         rule="A site that lacks the key of a source accuses no other site (decision 61, Missing keys).",
         file="nodes/receiver.py",
@@ -523,6 +531,14 @@ FAULTS: Final = (
         old="first = max(now, *(_read(path) + step for path in paths))",
         new="first = max(now, *(step for path in paths))",
         tests=("unit/storage/test_incarnations.py",),
+    ),
+    Fault(
+        name="a restart forgets the formation in force",
+        rule="A restarted site reads the formation in force before what it releases (decision 51, Pace).",
+        file="journal/reader.py",
+        old="return found if formation or not found else [*self._change_before(found[0], token), *found]",
+        new="return found",
+        tests=("unit/journal/test_reader.py",),
     ),
     Fault(
         name="a queue without a limit",

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fairtape.core.effects import Ordered
 from fairtape.core.formation_log import Leadership
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.clock_bound import ClockBoundEstimator
@@ -13,9 +14,11 @@ from fairtape.nodes.coordinator.leadership import Lead
 from fairtape.nodes.coordinator.primary_loop import PrimaryLoopCoordinator
 from fairtape.nodes.site import Site
 from fairtape.ring.membership.formation import Formation
+from fairtape.ring.receiver.release import ReleaseQueue
 from fairtape.ring.receiver.token import TimedToken
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.cluster_faults import (
+    BadClock,
     ClusterFault,
     ClusterFaults,
     Flapping,
@@ -33,6 +36,7 @@ from simulation.fault_free_cluster import fault_free_cluster, load
 AT = EPOCH + SECOND
 STOPPED = StoppedMachine(AT, 2, 300 * MILLISECOND, AT + 2 * SECOND, slewed=False)
 GONE = LostAnswer(AT, 102, 10 * MILLISECOND, AT + 10 * MILLISECOND, 2 * SECOND)  # the store, for the leader
+DOUBTFUL = BadClock(AT, 2, 10 * MILLISECOND, AT + 10 * SECOND)
 CRASHED = Flapping(AT, 3, ((5 * SECOND, 0),))
 
 
@@ -68,6 +72,11 @@ def remembers_all_reports(site: Site, now: Instant) -> None:
     site._asked.update(known)
 
 
+def holds_everything(queue: ReleaseQueue, ordered: Ordered) -> None:
+    queue.held_max = 50_000
+    queue._hold(ordered, queue._formations.numbered(ordered.formation))
+
+
 def believes_its_own_clock(_estimator: ClockBoundEstimator, own: Duration) -> Duration:
     return own
 
@@ -90,7 +99,9 @@ def waits_for_all(
         decide(loop, formation, answered, now)
 
 
-@pytest.mark.parametrize("faults", [(), (GONE,), (CRASHED,)], ids=["no fault", "no store", "a crash"])
+@pytest.mark.parametrize(
+    "faults", [(), (GONE,), (CRASHED,), (DOUBTFUL,)], ids=["no fault", "no store", "a crash", "a bad clock for long"]
+)
 def test_without_a_broken_machine_nothing_is_detected(faults: tuple[ClusterFault, ...]) -> None:
     checked_cluster(*faults).run(5 * SECOND)
 
@@ -101,6 +112,7 @@ def test_without_a_broken_machine_nothing_is_detected(faults: tuple[ClusterFault
         (TimedToken, "ranges", names_sources_by_number, (), "PlacedByArrival"),
         (Site, "_report", reports_what_it_holds_as_settled, (), "KeptAsReported"),
         (Site, "_send_reports", remembers_all_reports, (), "BoundedMemory"),
+        (ReleaseQueue, "complete", holds_everything, (DOUBTFUL,), "BoundedMemory"),
         (ClockBoundEstimator, "bound", believes_its_own_clock, (STOPPED,), "LateIsMarked"),
         (Lead, "show", leads_a_second_longer, (GONE,), "OneLeader"),
         (PrimaryLoopCoordinator, "_decide", waits_for_all, (CRASHED,), "Progress"),

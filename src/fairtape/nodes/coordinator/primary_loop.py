@@ -340,7 +340,7 @@ class PrimaryLoopCoordinator:
             self._reform(cause, now)
             return
         if now >= self._accusations_until(formation):
-            self._accused_at = None  # the accuser has restarted or left, and accuses no more
+            self._accused_at = None  # the accuser has restarted, or an earlier report of it has arrived later
         self._repeat_install(formation, now)
         self._plan(formation, now)
 
