@@ -445,6 +445,19 @@ FAULTS: Final = (
         clusters=(3,),
     ),
     Fault(
+        name="a place that is kept",
+        rule="A source has the place of its first unacknowledged block (decision 65, Place within a token).",
+        file="ring/receiver/receive_buffer.py",
+        old="for first in sorted(self._unacked.values(), key=_ARRIVAL):",
+        new="for first in self._unacked.values():",
+        tests=(
+            "unit/ring/test_receive_buffer.py::test_a_busy_source_does_not_keep_its_place",
+            "simulation/test_unequal_load.py::test_a_source_is_first_as_often_as_another_whatever_it_sends_besides",
+        ),
+        guarantee="PlacedByArrival",
+        clusters=(3,),
+    ),
+    Fault(
         name="settled as soon as held",
         rule="What a site reports as settled is held by K + 1 sites (duties of sites).",
         file="nodes/site.py",
