@@ -406,6 +406,14 @@ FAULTS: Final = (
         ),
     ),
     Fault(
+        name="a store of any speed",
+        rule="A deployment does not start on a store that is too slow to lead on (decision 68, Leader's lease).",
+        file="deployment/operations/doctor.py",
+        old="if STORE_CALLS_PER_LEASE * period > longest:",
+        new="if period > longest:",
+        tests=("unit/deployment/test_doctor.py",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",
@@ -455,7 +463,7 @@ FAULTS: Final = (
             "simulation/test_unequal_load.py::test_a_source_is_first_as_often_as_another_whatever_it_sends_besides",
         ),
         guarantee="PlacedByArrival",
-        clusters=(3,),
+        clusters=(9,),
     ),
     Fault(
         name="settled as soon as held",

@@ -12,7 +12,7 @@ from fairtape.simulation.unequal_load import BUSY, QUIET, groups, unequal_races
 
 def test_a_source_is_first_as_often_as_another_whatever_it_sends_besides() -> None:
     (path,) = unequal_races(1, 400)
-    quiet, busy, everyone = groups(path)
+    quiet, _, everyone = groups(path)
     assert everyone.races == 400
     assert everyone.p_value > 0.001
     assert sum(quiet.firsts) / 400 == pytest.approx(len(QUIET) / len(QUIET + BUSY), abs=0.1)

@@ -1,10 +1,10 @@
 """Fair entry under unequal load, measured: is a source first more often because it sends all the time?
 
 Some sources of a ring send all the time: at every site but the one that has just acknowledged, they always have
-something unacknowledged. The other sources are quiet. All links have the same delay, so all sources are equally far from
-each token site. In a race each of them sends one message at the same instant, shortly before an acknowledgment is sent
-that arrives after it: this message is the first one of its source that is not acknowledged, for busy sources, too. So
-all have the same chance (decision 65, Place within a token), unless a source keeps the place of earlier messages.
+something unacknowledged. The other sources are quiet. All links have the same delay, so all sources are equally far
+from each token site. In a race all of them send one message at the same instant, and it arrives shortly after a token
+was sent. So it is the first message of its source that this token has not acknowledged, for busy sources, too, and all
+have the same chance (decision 65, Place within a token), unless a source keeps the place of what is acknowledged.
 
 A message that a busy source sent earlier, and that is not acknowledged yet, is rightly in front: it arrived earlier.
 So these links lose nothing: after a loss the token site acknowledges what it missed one token later.
@@ -15,7 +15,7 @@ from random import Random
 from typing import Final
 
 from fairtape.core.effects import Ordered, Release
-from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.core.link_faults import LinkFaults
 from fairtape.core.spans import messages
 from fairtape.core.timing import Timing
