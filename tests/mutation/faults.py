@@ -406,6 +406,14 @@ FAULTS: Final = (
         ),
     ),
     Fault(
+        name="trades that a Break voids",
+        rule="By default a ring with a trading floor halts beyond K failures (decision 66, Trades and Breaks).",
+        file="deployment/config/description.py",
+        old="    if trading:\n        return Excess.HALT,",
+        new="    if trading:\n        return Excess.CONTINUE,",
+        tests=("unit/deployment/test_description.py",),
+    ),
+    Fault(
         name="a store of any speed",
         rule="A deployment does not start on a store that is too slow to lead on (decision 68, Leader's lease).",
         file="deployment/operations/doctor.py",
