@@ -1,4 +1,4 @@
-"""Which source is first, among some that send all the time and some that are quiet (decision 65, Place within a token)."""
+"""Which source is first, among busy and quiet ones (decision 65, Place within a token)."""
 
 import json
 

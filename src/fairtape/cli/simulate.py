@@ -323,7 +323,7 @@ PIPE_WIDTH: Final = 160  # characters, if standard output is no terminal
 
 @click.group()
 def audit() -> None:
-    """Measure promises: which region wins simultaneous bids, and how often a sound ring reforms."""
+    """Measure promises: who wins simultaneous bids, and false reformations."""
 
 
 @audit.command()
@@ -339,7 +339,9 @@ def audit() -> None:
 def entry(
     ctx: click.Context, *, count: int, races: int, seed: int, jobs: int | None, svg: Path | None, as_json: bool
 ) -> None:
-    """Let all regions bid at the same instant and count the wins of each.
+    """Count who wins simultaneous bids.
+
+    All regions bid at the same instant, again and again.
 
     The simulated world has the delays between real cities, 1 % loss, and clocks with an error of up to a millisecond.
     Each race is run three ways: through the ring, where each site in turn is the portal that orders the bids; by direct

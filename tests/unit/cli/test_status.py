@@ -30,10 +30,11 @@ def test_another_pace_is_printed_with_the_delay_that_it_costs() -> None:
 def test_the_rule_for_more_than_k_silent_sites_is_printed_with_its_reason(tmp_path: Path) -> None:
     alone = create_deployment(tmp_path / "alone", Draft(loops=(3,), profile="lan"))
     assert excess_line(alone) == (
-        "with more than K silent sites the ring goes on, with a Break: the default on one machine without a trading floor"
+        "with more than K silent sites the ring goes on, with a Break: the default on one machine without a trading"
+        " floor"
     )
-    told = create_deployment(tmp_path / "told", Draft(loops=(3,), profile="lan", excess="halt"))
-    assert excess_line(told) == "with more than K silent sites the ring halts: as the deployment's file says"
+    stated = create_deployment(tmp_path / "stated", Draft(loops=(3,), profile="lan", excess="halt"))
+    assert excess_line(stated) == "with more than K silent sites the ring halts: as the deployment's file says"
 
 
 def test_a_site_that_runs_and_does_not_report_is_not_shown_with_what_it_reported_last() -> None:
