@@ -406,6 +406,14 @@ FAULTS: Final = (
         ),
     ),
     Fault(
+        name="turns that no commit waits for",
+        rule="The guaranteed delay includes the turns of the request sets (decision 49, Commit delay and K).",
+        file="core/timing.py",
+        old="(resilience + request_sets - 1) * self.token_period",
+        new="resilience * self.token_period",
+        tests=("unit/core/test_timing.py", "unit/deployment/test_description.py"),
+    ),
+    Fault(
         name="trades that a Break voids",
         rule="By default a ring with a trading floor halts beyond K failures (decision 66, Trades and Breaks).",
         file="deployment/config/description.py",

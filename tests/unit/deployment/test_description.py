@@ -82,6 +82,17 @@ def test_the_commit_delay_of_a_profile_grows_with_every_token_that_a_commit_wait
         assert deployment.timing.commit_delay == metro.commit_delay + tokens * metro.token_period
 
 
+def test_the_guaranteed_delay_of_a_deployment_includes_the_turns_of_its_request_sets(tmp_path: Path) -> None:
+    """Complete by t_e + Δ_R + (k_p - 1) Δ_T, so the commit waits as much longer (decision 49, Commit delay and K)."""
+    metro, one = PROFILES["metro"], "request_sets = 1"
+    assert made(tmp_path / "one").timing.delay_max == metro.delay_max + metro.token_period
+    for sets, turns in ((2, 1), (3, 2), (9, 2)):  # more sets than sites: each site has its own
+        deployment = changed(tmp_path / str(sets), one, f"request_sets = {sets}")
+        assert deployment.timing.delay_max == metro.delay_max + (1 + turns) * metro.token_period
+    own = changed(tmp_path / "own", one, "request_sets = 3\ncommit_delay_us = 40000")
+    assert own.timing.commit_delay == 40 * MILLISECOND
+
+
 def test_the_pace_adapts_on_one_machine_or_where_the_file_says_so(tmp_path: Path) -> None:
     assert made(tmp_path / "hosts").topology.pace is None
     assert made(tmp_path / "cities", hosts=(), loops=(2,), cities=("London", "Tokyo")).topology.pace is None

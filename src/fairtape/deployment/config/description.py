@@ -608,7 +608,9 @@ def _loops(tables: list[TomlTable], nodes: Mapping[str, Node], resilience: int |
         number = table.number("number", 0, LOOPS_MAX, place)
         tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
         junction = table.take("junction", str, None) if number else None
-        timing = _timing(table, 0 if number else resilience_among(len(tour), resilience))
+        request_sets = table.number("request_sets", 1, MEMBERS_MAX, 1)
+        sets = min(request_sets, len(tour))
+        timing = _timing(table) if number else _timing(table, resilience_among(len(tour), resilience), sets)
         try:
             yield LoopTopology(
                 number=number,
@@ -617,7 +619,7 @@ def _loops(tables: list[TomlTable], nodes: Mapping[str, Node], resilience: int |
                 parent=table.number("parent", 0, LOOPS_MAX, 0) if number else 0,
                 junction=None if junction is None else _site(table, "junction", junction, nodes),
                 stride=table.number("stride", 1, STRIDE_MAX, 1),
-                request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
+                request_sets=request_sets,
             )
         except BadTopology as bad:
             raise UserError(f"{table.file}: {_with_names(str(bad), nodes)}") from None
@@ -632,7 +634,7 @@ def _site(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) ->
     return node.number
 
 
-def _timing(table: TomlTable, resilience: int) -> Timing:
+def _timing(table: TomlTable, resilience: int = 0, request_sets: int = 1) -> Timing:
     """A profile, overridden field by field. Decision 49, Commit delay and K: an override stays."""
     named = table.choice("profile", {name: name for name in PROFILES}, "metro")
     overrides: dict[str, int] = {}
@@ -645,7 +647,7 @@ def _timing(table: TomlTable, resilience: int) -> Timing:
         overrides["retries_max"] = retries
     try:
         timing = profile(named, **overrides)
-        return timing if "commit_delay" in overrides else timing.with_resilience(resilience)
+        return timing if "commit_delay" in overrides else timing.with_resilience(resilience, request_sets=request_sets)
     except BadTiming as bad:
         raise UserError(f"{table.file}: {bad}") from None
 
