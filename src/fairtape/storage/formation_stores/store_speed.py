@@ -17,7 +17,12 @@ PROBES_PERIOD: Final = 1 * SECOND  # of all together; a slow store is probed les
 
 
 def measure_writes(store: FormationStore, *, clock: Callable[[], Instant] = perf_counter_ns) -> Duration | None:
-    """The 99th percentile of the time that a durable write takes now; None if the store does not carry it out."""
+    """The 99th percentile of the time that a durable write takes now; None if the store does not carry it out.
+
+    The first write after a start prepares a file or a connection as well, so it does not count.
+    """
+    if not store.probe():
+        return None
     periods: list[Duration] = []
     while len(periods) < PROBES and sum(periods) < PROBES_PERIOD:
         began_at = clock()
