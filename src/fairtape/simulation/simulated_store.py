@@ -49,6 +49,9 @@ class MemoryFormationStore:
             case Record():
                 return self._record(question.entries)
 
+    def probe(self) -> bool:
+        return True
+
     def close(self) -> None:
         """Nothing to release."""
 

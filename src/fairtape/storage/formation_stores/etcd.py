@@ -81,6 +81,14 @@ class EtcdStore:
         except (Unreachable, *BAD_ANSWER):
             return Unavailable(request)
 
+    def probe(self) -> bool:
+        """Put a key that no request reads."""
+        try:
+            self._client.transact({"success": [_put(self._keys.probe, b"")]}, only_reads=False)
+        except (Unreachable, *BAD_ANSWER):
+            return False
+        return True
+
     def close(self) -> None:
         self._client.close()
 
@@ -142,6 +150,10 @@ class _Keys:
     @property
     def term(self) -> str:
         return f"{self.prefix}/term"
+
+    @property
+    def probe(self) -> str:
+        return f"{self.prefix}/probe"
 
     def serial(self, serial: int) -> str:
         return f"{self.prefix}/log/{serial:0{_SERIAL_DIGITS}}"
