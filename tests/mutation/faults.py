@@ -478,7 +478,7 @@ FAULTS: Final = (
         name="believes its own clock",
         rule="If an exchange contradicts the own clock, the exchange is believed (decision 29, Clocks).",
         file="nodes/clock_bound.py",
-        old="contradicted = abs(offset) > uncertainty + own",
+        old="contradicted = abs(self._best.offset) > self._best.uncertainty + own",
         new="contradicted = abs(offset) > NEVER",
         tests=("unit/nodes/test_clock_bound.py",),
         guarantee="LateIsMarked",

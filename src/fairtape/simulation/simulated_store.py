@@ -84,6 +84,7 @@ class SimulatedStoreAccess:
         self.next_call_delay: Duration = 0  # the next call takes at least this long
         self.answer_lost: dict[NodeId, Duration] = {}  # whose next claim is carried out, and after how long it gives up
         self.answers_late: Duration = 0  # claims are carried out at once, and their answers arrive this much later
+        self.behind_faults = False  # servers reach it through another store, with faults of its own
         self._delay = delay
         self._chance = chance
         self._backups: list[_Backup] = []  # before each request that recorded something
@@ -91,7 +92,7 @@ class SimulatedStoreAccess:
     @property
     def disturbed(self) -> bool:
         """Whether any server may not get its answers in time."""
-        lost = self.unavailable or self.cut_off or self.answer_lost
+        lost = self.unavailable or self.cut_off or self.answer_lost or self.behind_faults
         return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
