@@ -34,6 +34,7 @@ from fairtape.simulation.processors import Placement
 from fairtape.simulation.simulated_journal import JournalCopy, SimulatedJournal
 from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import World, chance_for
+from fairtape.storage.incarnations import SERIALS_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
@@ -98,6 +99,7 @@ class Cluster:
         self._incarnations = dict.fromkeys(plan.sources, 1)
         for place, source in enumerate(plan.group):
             self._incarnations[source] += place  # the incarnations of a group are distinct
+        self._last_incarnations: dict[NodeId, int] = {}  # of sites and reformation servers, as on their disks
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
         self._fillers = dict.fromkeys(plan.sources, 0)
         self._serial = 0
@@ -273,6 +275,13 @@ class Cluster:
     def _born_at(self, node: NodeId) -> Instant:
         return self._clock(node).read(self.world.now)
 
+    def _next_incarnation(self, node: NodeId) -> int:
+        """What the node would read from its disk and write there."""
+        last = self._last_incarnations.get(node)
+        now = self._born_at(node)
+        self._last_incarnations[node] = now if last is None else max(now, last + SERIALS_MAX)
+        return self._last_incarnations[node]
+
     def _new_site(self, node: NodeId) -> Site:
         clock, plan = self._clock(node), self.plan
         config = SiteConfig(
@@ -289,6 +298,7 @@ class Cluster:
             config,
             keys=replace(self._keys, sources=known),
             born_at=self._born_at(node),
+            incarnation=self._next_incarnation(node),
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             backlog=partial(self.world.backlog, node),
@@ -321,7 +331,12 @@ class Cluster:
         clock = self._clock(node)
         config = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
         return Reformer(
-            config, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
+            config,
+            self.plan.topology,
+            keys=self._keys,
+            born_at=self._born_at(node),
+            incarnation=self._next_incarnation(node),
+            clock_bound=lambda: clock.bound,
         )
 
     def _new_sources(self, node: NodeId) -> Source | SourceGroup:

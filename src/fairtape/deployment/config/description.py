@@ -132,6 +132,7 @@ class InjectedFaults:
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
 JOURNALS: Final = "journals"
+INCARNATIONS: Final = "incarnations"
 TEMPORARY: Final = "temporary"  # marks a deployment that `fairtape listen` created
 DATAGRAM_MIN: Final = 576
 TRACE_MIB: Final = 256  # limit of the traces of one site
@@ -248,6 +249,10 @@ class Deployment:
     def journal_of(self, site: Node) -> Path:
         """The folder of a site's journal."""
         return self.folder / JOURNALS / site.name
+
+    def incarnation_file_of(self, node: Node) -> Path:
+        """Where a node keeps its last incarnation. It is not in the journal, which may be replaced."""
+        return self.folder / INCARNATIONS / node.name
 
 
 def is_temporary(folder: Path) -> bool:

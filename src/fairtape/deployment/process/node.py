@@ -22,7 +22,6 @@ from fairtape.deployment.config.description import FILE, Deployment, Node, NodeK
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.resources import (
     clock_of,
-    incarnation_file,
     injector_at,
     open_formation_store,
     open_journal,
@@ -95,7 +94,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             _site_config(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
-            incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
+            incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now(), step=SERIALS_MAX),
             recovered=past,
             clock_bound=clock.bound,
             backlog=lambda: runtime.backlog(),
@@ -157,7 +156,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         deployment.topology,
         keys=keys_of(deployment, node),
         born_at=clock.now(),
-        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
+        incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now(), step=SERIALS_MAX),
         clock_bound=clock.bound,
     )
     status_file = StatusFile(run, node.name)
@@ -184,7 +183,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         timing=deployment.timing,
         resilience=topology.resilience_of(topology.primary.tour),
         pace_max=topology.pace_max,
-        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now()),
+        incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now()),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )
