@@ -406,6 +406,14 @@ FAULTS: Final = (
         ),
     ),
     Fault(
+        name="a standstill counts as a slow store",
+        rule="A request measures the store only if the server ran meanwhile (decision 68, Leader's lease).",
+        file="nodes/coordinator/server.py",
+        old="if not isinstance(answer, Unavailable) and not self._stood_still:",
+        new="if not isinstance(answer, Unavailable):",
+        tests=("unit/nodes/test_coordinator_server.py::test_a_server_that_stood_still_measures_nothing",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",
