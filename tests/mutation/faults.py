@@ -487,10 +487,8 @@ FAULTS: Final = (
         rule="If an exchange contradicts the own clock, the exchange is believed (decision 29, Clocks).",
         file="nodes/clock_bound.py",
         old="contradicted = abs(self._best.offset) > self._best.uncertainty + own",
-        new="contradicted = abs(offset) > NEVER",
+        new="contradicted = abs(self._best.offset) > NEVER",
         tests=("unit/nodes/test_clock_bound.py",),
-        guarantee="LateIsMarked",
-        clusters=(23, 33, 250),
     ),
     Fault(
         name="a clock that only exchanges doubt",
