@@ -16,6 +16,7 @@ class FaultyStore:
     def __init__(self, cluster: Cluster) -> None:
         self._access: StoreAccess = cluster.world.store_access or cluster.store_access
         cluster.world.store_access = self
+        cluster.store_access.behind_faults = True
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         return self._access.query(node, question)

@@ -5,6 +5,7 @@ may carry out a request whose answer comes late or never. An operator may restor
 The truth stays: `recorded` has every formation that was ever recorded, whatever the store still knows.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.core.instants import SECOND, Duration
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.wire.frames import NodeId
 
 
@@ -78,7 +79,7 @@ class _Backup(NamedTuple):
 class SimulatedStoreAccess:
     """The connection of the reformation servers to the formation store, with delay, outages and other faults."""
 
-    def __init__(self, delay: Duration, chance: Random) -> None:
+    def __init__(self, delay: Duration, chance: Random, *, now: Callable[[], Instant] = lambda: 0) -> None:
         self.store = MemoryFormationStore()
         self.recorded: list[LogEntry] = []  # all entries ever, also those that a restored store has lost
         self.unavailable = False  # for all servers
@@ -87,19 +88,31 @@ class SimulatedStoreAccess:
         self.next_call_delay: Duration = 0  # the next call takes at least this long
         self.answer_lost: dict[NodeId, Duration] = {}  # whose next claim is carried out, and after how long it gives up
         self.answers_late: Duration = 0  # claims are carried out at once, and their answers arrive this much later
+        self.behind_faults = False  # servers reach it through another store, with faults of its own
         self._delay = delay
         self._chance = chance
+        self._now = now
+        self._answered_at: Instant = 0  # when the last request that a fault delays has an answer, or is given up
         self._backups: list[_Backup] = []  # before each request that recorded something
 
     @property
     def disturbed(self) -> bool:
-        """Whether any server may not get its answers in time."""
-        lost = self.unavailable or self.cut_off or self.answer_lost
+        """Whether any server may not get its answers in time, also to a request that it made before a fault ended."""
+        if self._now() < self._answered_at:
+            return True
+        lost = self.unavailable or self.cut_off or self.answer_lost or self.behind_faults
         return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         """The response and its delay. In an outage a request may be carried out although the response is lost."""
-        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
+        usual = int(self._delay * self._chance.uniform(0.5, 2.0))
+        delay, response = self._respond(node, question)
+        if delay:
+            self._answered_at = max(self._answered_at, self._now() + delay)
+        return (delay if isinstance(response, Unavailable) else max(delay, usual)), response
+
+    def _respond(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+        """The response, and the delay that a fault causes; 0: none."""
         if self.unavailable or node in self.cut_off:
             if self._chance.random() < 0.2:
                 self._carry_out(question)
@@ -110,7 +123,7 @@ class SimulatedStoreAccess:
             if node in self.answer_lost:
                 return self.answer_lost.pop(node), Unavailable(question)
             slow = max(slow, self.answers_late)
-        return max(delay, slow), response
+        return slow, response
 
     def restore(self, formations: int) -> bool:
         """Restore a backup from before the last `formations` formations. Returns whether there is such a backup."""
