@@ -223,7 +223,9 @@ class Progress:
         if topology.resilience_of(sorted(members)) < min(topology.least_resilience, formation.resilience):
             return False
         if topology.excess is Excess.HALT:
-            return len(formation.members) - len(remembering) <= formation.resilience
+            began = self._reached >= formation.first_token  # before that, less may be lost
+            most = formation.resilience if began else min(formation.resilience, formation.resilience_before)
+            return len(formation.members) - len(remembering) <= most
         return True
 
     def _servers_are_well(self) -> bool:

@@ -548,8 +548,9 @@ class World:
             observer.sent(node, to, datagram, self.now)
 
     def _notify_fault(self, host: SimulatedNode, what: str) -> None:
+        now = host.clock.read(self.now)  # once: a clock with noise draws a number for each reading
         for observer in self.observers:
-            observer.fault_event(host.node, what, host.clock.read(self.now))
+            observer.fault_event(host.node, what, now)
 
 
 def _is_due(deadline: Instant | None, now: Instant) -> bool:
