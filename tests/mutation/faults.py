@@ -438,6 +438,14 @@ FAULTS: Final = (
         tests=("unit/nodes/test_coordinator_server.py::test_a_server_that_stood_still_measures_nothing",),
     ),
     Fault(
+        name="who leaves counts twice",
+        rule="A site that leaves counts only for the formation before (decision 54, Uncommitted ends).",
+        file="nodes/coordinator/reformation.py",
+        old="staying = sum(site in formation.members for site in silent)",
+        new="staying = len(silent)",
+        tests=("unit/nodes/test_primary_loop_reformation.py",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",

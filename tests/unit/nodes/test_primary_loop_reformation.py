@@ -33,18 +33,18 @@ def fenced(*sites: NodeId, **changes: object) -> dict[NodeId, SiteReport]:
 
 def test_nothing_is_missing_while_at_most_k_are_silent() -> None:
     loop = formation_of(1, 2, 3, 4, resilience=1)
-    assert not commits_may_be_missing(loop, fenced(1, 2, 3).values(), 1)
-    assert commits_may_be_missing(loop, fenced(1, 2).values(), 2)
+    assert not commits_may_be_missing(loop, fenced(1, 2, 3).values(), (4,))
+    assert commits_may_be_missing(loop, fenced(1, 2).values(), (3, 4))
 
 
 def test_an_end_that_only_a_lost_keeper_held_was_not_committed_while_few_members_are_lost() -> None:
     """Committed is what K + 1 members of the formation before held.  Decision 54, Uncommitted ends."""
     behind = fenced(1, 2, sequence=100, complete_through=9).values()
-    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, 1)
-    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, 2)
-    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=0), behind, 1)
+    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, (3,))
+    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=1), behind, (2, 3))
+    assert commits_may_be_missing(formation_of(1, 2, 3, resilience=2, resilience_before=0), behind, (3,))
     level = fenced(1, 2, sequence=101, complete_through=10).values()
-    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=1, resilience_before=0), level, 1)
+    assert not commits_may_be_missing(formation_of(1, 2, 3, resilience=1, resilience_before=0), level, (3,))
 
 
 def test_each_lost_member_reduces_what_the_next_formation_may_lose() -> None:
@@ -113,8 +113,17 @@ def test_no_site_leaves_where_the_promised_resilience_would_shrink() -> None:
 
 def test_before_a_formation_has_taken_over_the_resilience_of_the_one_before_counts() -> None:
     loop = formation_of(1, 2, first_sequence=0, resilience=1, resilience_before=0)
-    assert commits_may_be_missing(loop, fenced(2, complete_through=9).values(), 1)
-    assert not commits_may_be_missing(loop, fenced(2, complete_through=10).values(), 1)
+    assert commits_may_be_missing(loop, fenced(2, complete_through=9).values(), (1,))
+    assert not commits_may_be_missing(loop, fenced(2, complete_through=10).values(), (1,))
+
+
+def test_a_site_that_leaves_does_not_count_against_the_resilience_of_those_that_stay() -> None:
+    """It holds nothing that was committed without it.  Decision 54, Uncommitted ends."""
+    loop = formation_of(1, first_sequence=0, resilience=0, resilience_before=1, leaving=(2,))
+    answered = fenced(1, complete_through=9).values()
+    assert not commits_may_be_missing(loop, answered, (2,))
+    assert commits_may_be_missing(loop, answered, (1,))
+    assert commits_may_be_missing(replace(loop, resilience_before=0), answered, (2,))
 
 
 def test_silent_members_are_bypassed() -> None:

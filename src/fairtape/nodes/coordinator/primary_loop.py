@@ -501,7 +501,7 @@ class PrimaryLoopCoordinator:
                 return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
-        broken = commits_may_be_missing(formation, answered.values(), len(silent))
+        broken = commits_may_be_missing(formation, answered.values(), silent)
         accused = accused_member(formation, answered, repeated=self._is_repeated(formation, now))
         layout = next_layout(
             formation,
@@ -535,8 +535,8 @@ class PrimaryLoopCoordinator:
         layout: Formation,
     ) -> str | None:
         """Why the order may not go on without the operator."""
-        losses = survivable(formation, answered.values())
-        if self.topology.excess is Excess.HALT and len(silent) > losses:
+        if self.topology.excess is Excess.HALT and commits_may_be_missing(formation, answered.values(), silent):
+            losses = min(survivable(formation, answered.values()), formation.resilience)
             return f"{len(silent)} members are silent {silent}, K is {losses}"
         least = self.topology.least_resilience
         if layout.resilience < min(least, formation.resilience):

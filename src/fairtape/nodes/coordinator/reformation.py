@@ -39,12 +39,16 @@ def survivable(formation: Formation, answered: Collection[SiteReport]) -> int:
         in_effect = max((each.sequence for each in answered), default=0) >= formation.first_sequence
     else:
         in_effect = highest_complete(answered) >= formation.first_token - 1
-    return formation.resilience if in_effect else min(formation.resilience, formation.resilience_before)
+    return formation.resilience if in_effect else formation.resilience_before
 
 
-def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: int) -> bool:
-    """Whether committed messages may be held by none of the sites that have answered."""
-    return silent > survivable(formation, answered)
+def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport], silent: Collection[NodeId]) -> bool:
+    """Whether committed messages may be held by none of the sites that have answered.
+
+    A site that leaves held nothing that was committed in this formation, so it does not count against its K.
+    """
+    staying = sum(site in formation.members for site in silent)
+    return len(silent) > survivable(formation, answered) or staying > formation.resilience
 
 
 def survivable_after(formation: Formation, answered: Collection[SiteReport], gone: int) -> int:
