@@ -62,6 +62,7 @@ from fairtape.wire.membership import (
 from fairtape.wire.seals import Keys
 
 REPORTS_MAX: Final = 16  # pending requests for a lease
+STORES_NOTED_MAX: Final = 16  # other formation stores that a notice names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,9 @@ class Site:
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
+        layout = recovered.layout
+        self._stores = () if layout is None else decode_formation(layout).stores  # that it follows, and replaced ones
+        self._refused_stores: set[int] = set()  # those that a notice has named
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_server = CatchUpServer(
@@ -482,6 +486,7 @@ class Site:
             journal=self._recovered.journal,
             deployment=self.config.deployment,
             term=self._term,
+            store=self._stores[0] if self._stores else 0,
         )
 
     def _number(self, loop: int) -> int:
@@ -522,10 +527,26 @@ class Site:
             return None
         if message.sender not in self.config.reformers:
             return "not_a_reformer"
+        if self._stores and message.store != self._stores[0]:
+            self._note_other_store(message)
+            return "other_store"
         if message.term < self._term:
             return "outdated"
         self._term = message.term
         return None
+
+    def _note_other_store(self, message: Grant | Fence | Install) -> None:
+        """What another store decides is another history (decision 63, One store)."""
+        known = message.store in self._stores or message.store in self._refused_stores
+        if known or len(self._refused_stores) == STORES_NOTED_MAX:
+            return
+        self._refused_stores.add(message.store)
+        self._effects.append(
+            Notice(
+                f"server {message.sender} uses another formation store than the one that this site follows: it is"
+                " refused; give all servers the same store"
+            )
+        )
 
     def _take_lease(self, grant: Grant, now: Instant) -> None:
         receiver = self.receiver
@@ -552,6 +573,8 @@ class Site:
         formation = decode_formation(install.layout)
         if formation.number != install.formation:
             raise Malformed("formation with another number")
+        if install.final and not formation.loop:
+            self._stores = formation.stores or (install.store,) * bool(install.store)
         if formation.loop:
             self._enter_loop(formation, now)
         elif install.final:

@@ -28,6 +28,7 @@ from fairtape.wire.frames import (
     is_block,
     serial_of,
 )
+from fairtape.wire.membership import OperatorVerb
 from fairtape.wire.seals import Authenticator, Keys, Seal
 
 Link: TypeAlias = tuple[NodeId, NodeId]
@@ -188,10 +189,25 @@ class RestoredStore:
 
 @dataclass(frozen=True, slots=True)
 class LostStore:
-    """The store is empty."""
+    """The store is lost, and an empty one takes its place; after a period the operator says so."""
 
     name: ClassVar = "lost store"
     at: Instant
+    period: Duration = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFolder:
+    """Servers use the store of a copy of the folder, which is empty at first, for a period; some sites hear no other.
+
+    The sites are cut off from all others but the last source.
+    """
+
+    name: ClassVar = "copied folder"
+    at: Instant
+    servers: tuple[NodeId, ...]
+    sites: tuple[NodeId, ...]  # cut off with these servers
+    period: Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +278,7 @@ ClusterFault: TypeAlias = (
     | LostAnswer
     | RestoredStore
     | LostStore
+    | CopiedFolder
     | DelayedLeader
     | MissingKey
     | BusySource
@@ -322,6 +339,8 @@ class ClusterFaults:
                 self._crash(again, fault.node, 0, partial(missing.pop, fault.node, None))
             case SlowStore() | LateAnswers() | LostAnswer() | RestoredStore() | LostStore():
                 self._schedule_store_fault(fault)
+            case CopiedFolder():
+                self._copy_folder(fault)
             case DelayedLeader():
                 self._at(fault.at, partial(self._delay_leader, fault))
             case BusySource():
@@ -404,10 +423,31 @@ class ClusterFaults:
                 self._at(at, partial(self._restore_store, fault))
             case LostStore():
                 self._at(at, store.lose, fault)
+                self._at(at + fault.period, partial(self._cluster.command, OperatorVerb.ADOPT))
 
     def _restore_store(self, fault: RestoredStore) -> None:
         if self._cluster.store_access.restore(fault.formations):
             self.occurred.add(fault.name)
+
+    def _copy_folder(self, fault: CopiedFolder) -> None:
+        """The servers are started on another machine, with its own store."""
+        access, plan = self._cluster.store_access, self._cluster.plan
+
+        def move(*, copied: bool) -> None:
+            for server in fault.servers:
+                (access.copied.add if copied else access.copied.discard)(server)
+                self._cluster.world.crash(server)
+                self._cluster.world.restart(server, self._cluster.new_incarnation(server))
+
+        side = (*fault.servers, *fault.sites, plan.sources[-1])
+        others = [each for each in (*self._cluster.sites, *plan.reformers, *plan.sources) if each not in side]
+        links = [link for one in side for other in others for link in ((one, other), (other, one))]
+        network = self._cluster.world.network
+        self._at(fault.at, partial(move, copied=True), fault)
+        self._at(fault.at + fault.period, partial(move, copied=False))
+        if fault.sites:
+            self._at(fault.at, partial(network.cut_links, links))
+            self._at(fault.at + fault.period, partial(network.mend_links, links))
 
     # Leaders.
 

@@ -106,7 +106,10 @@ class OperationCheckers(Observer):
         world = self._cluster.world
         for other in self._cluster.plan.reformers:
             machine = world.machine(other)
-            if other == node or not world.is_up(other) or not isinstance(machine, Reformer):
+            store_of = self._cluster.store_access.store_of
+            if other == node or store_of(other) is not store_of(node):
+                continue  # two stores, two leaders: a site follows one of them (decision 63, One store)
+            if not world.is_up(other) or not isinstance(machine, Reformer):
                 continue
             leads = machine.leads(world.now + world.clock(other).error_at(world.now))
             if leads and not world.is_paused(other) and self._has_led_well(node) and self._has_led_well(other):

@@ -145,6 +145,7 @@ class Reformer:
         self._asked: StoreRequest | None = None  # the pending request: one at a time
         self._asked_at: Instant = 0
         self._renewed = False  # by the last request
+        self._stores = self.primary.stores
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -211,6 +212,11 @@ class Reformer:
     def leadership(self) -> Leadership | None:
         """As the store showed it last."""
         return self._lead.shown
+
+    @property
+    def sites_of_other_stores(self) -> tuple[NodeId, ...]:
+        """The sites that follow another formation store, and are left alone."""
+        return tuple(sorted(self._stores.others))
 
     def leads(self, now: Instant) -> bool:
         """Whether this server leads now."""
@@ -280,12 +286,14 @@ class Reformer:
         self._show(answer.leadership, now)
         if self._doubts_clock:
             return
-        if self._lead.term:
+        if self._lead.term and answer.store != self._stores.own:
+            self._step_down("its store was replaced by another one", now)
+        elif self._lead.term:
             self._compare(answer.latest, now)
         elif self._lead.may_begin(now):
-            self._begin(answer.latest, now)
+            self._begin(answer.latest, answer.store, now)
 
-    def _begin(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
+    def _begin(self, latest: tuple[LogEntry, ...], store: int, now: Instant) -> None:
         """Lead: these are the formations, now that no other server can change them."""
         self._lead.begin()
         self._ask_at = self._lead.renew_at
@@ -293,8 +301,10 @@ class Reformer:
         entries = {entry.loop: entry for entry in latest}
         self._retired_sites.recall(entries.pop(RETIRED_SITES_LOG, None))
         formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
+        self._stores.lead(store, formations.get(0))
         self.primary.lead(formations.get(0), term, now)
         for loop, coordinator in self.secondary.items():
+            coordinator.store = store
             coordinator.lead(formations.get(loop), term, now)
         self._effects.append(Notice(f"reformation server {self.config.me} leads, term {term}"))
 
@@ -390,13 +400,30 @@ class Reformer:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
+        if not self._follows_this_store(report):
+            self.counts["other_store"] += 1
+            return
         if report.term > self._lead.term:
             self._give_way(report, now)
             return
         if report.loop == 0:
             self.primary.receive_report(report, now)
-        elif report.loop in self.secondary:
+        elif report.loop in self.secondary and report.store in (0, self._stores.own):
             self.secondary[report.loop].receive_report(report, now)
+
+    def _follows_this_store(self, report: SiteReport) -> bool:
+        """Whether this server may decide about a site (decision 63, One store)."""
+        noted = report.store in self._stores.others.values()
+        if self._stores.obeys(report):
+            return True
+        if not noted:
+            self._effects.append(
+                Notice(
+                    f"site {report.sender} follows another formation store: it is left alone; give all servers the same"
+                    " store, or, if the other one is lost, order: fairtape operate DIR adopt"
+                )
+            )
+        return False
 
     def _give_way(self, report: SiteReport, now: Instant) -> None:
         """A site obeys a later term, which the store has lost (decision 69, Lost formations): lead in a later one.
@@ -420,3 +447,6 @@ class Reformer:
                 self.primary.change_plan(command.site, now)
             case OperatorVerb.RESUME:
                 self.primary.resume(now)
+            case OperatorVerb.ADOPT:
+                adopted = self._stores.adopt()
+                self._effects += [Notice(adopted)] if adopted is not None else []
