@@ -230,7 +230,7 @@ class Site:
         self._recovered = recovered
         layout = recovered.layout
         self._stores = () if layout is None else decode_formation(layout).stores  # that it follows, and replaced ones
-        self._refused_stores: set[int] = set()  # those that a notice has named
+        self._refused_stores: dict[int, str] = {}  # the notice about each, until this site follows another one
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_server = CatchUpServer(
@@ -406,6 +406,11 @@ class Site:
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the operator has to mend."""
+        return tuple(self._refused_stores.values())
+
+    @property
     def secondary_loops(self) -> dict[int, SecondaryLoop]:
         """The secondary loops of which it is a member."""
         return self._loops.memberships
@@ -540,13 +545,11 @@ class Site:
         known = message.store in self._stores or message.store in self._refused_stores
         if known or len(self._refused_stores) == STORES_NOTED_MAX:
             return
-        self._refused_stores.add(message.store)
-        self._effects.append(
-            Notice(
-                f"server {message.sender} uses another formation store than the one that this site follows: it is"
-                " refused; give all servers the same store"
-            )
+        self._refused_stores[message.store] = (
+            f"server {message.sender} uses another formation store than the one that this site follows: it is refused;"
+            " give all servers the same store"
         )
+        self._effects.append(Notice(self._refused_stores[message.store]))
 
     def _take_lease(self, grant: Grant, now: Instant) -> None:
         receiver = self.receiver
@@ -575,6 +578,8 @@ class Site:
             raise Malformed("formation with another number")
         if install.final and not formation.loop:
             self._stores = formation.stores or (install.store,) * bool(install.store)
+            for store in self._stores:
+                self._refused_stores.pop(store, None)
         if formation.loop:
             self._enter_loop(formation, now)
         elif install.final:

@@ -100,6 +100,7 @@ class ReformerConfig:
     me: NodeId
     operator: NodeId  # whose commands it executes
     stripe: int = 0
+    deployment: int = 0  # the digest of the deployment file that it has read; 0: none
     leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one renewal, at least
 
 
@@ -146,6 +147,7 @@ class Reformer:
         self._asked_at: Instant = 0
         self._renewed = False  # by the last request
         self._stores = self.primary.stores
+        self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -217,6 +219,13 @@ class Reformer:
     def sites_of_other_stores(self) -> tuple[NodeId, ...]:
         """The sites that follow another formation store, and are left alone."""
         return tuple(sorted(self._stores.others))
+
+    def warnings(self, now: Instant) -> list[str]:
+        """What the operator has to mend, as far as the leader knows."""
+        if not self.leads(now):
+            return []
+        stores = [_of_another_store(site) for site in self.sites_of_other_stores]
+        return stores + [_of_another_file(site, self.config.me) for site in sorted(self._other_files)]
 
     def leads(self, now: Instant) -> bool:
         """Whether this server leads now."""
@@ -296,6 +305,7 @@ class Reformer:
     def _begin(self, latest: tuple[LogEntry, ...], store: int, now: Instant) -> None:
         """Lead: these are the formations, now that no other server can change them."""
         self._lead.begin()
+        self._other_files.clear()
         self._ask_at = self._lead.renew_at
         term = self._lead.term
         entries = {entry.loop: entry for entry in latest}
@@ -400,6 +410,7 @@ class Reformer:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
+        self._compare_file(report)
         if not self._follows_this_store(report):
             self.counts["other_store"] += 1
             return
@@ -417,13 +428,16 @@ class Reformer:
         if self._stores.obeys(report):
             return True
         if not noted:
-            self._effects.append(
-                Notice(
-                    f"site {report.sender} follows another formation store: it is left alone; give all servers the same"
-                    " store, or, if the other one is lost, order: fairtape operate DIR adopt"
-                )
-            )
+            self._effects.append(Notice(_of_another_store(report.sender)))
         return False
+
+    def _compare_file(self, report: SiteReport) -> None:
+        """A difference is told, and changes nothing: files are changed on one machine after the other (decision 64)."""
+        if report.deployment in (0, self.config.deployment) or not self.config.deployment:
+            self._other_files.pop(report.sender, None)
+        elif self._other_files.get(report.sender) != report.deployment:
+            self._other_files[report.sender] = report.deployment
+            self._effects.append(Notice(_of_another_file(report.sender, self.config.me)))
 
     def _give_way(self, report: SiteReport, now: Instant) -> None:
         """A site obeys a later term, which the store has lost (decision 69, Lost formations): lead in a later one.
@@ -450,3 +464,17 @@ class Reformer:
             case OperatorVerb.ADOPT:
                 adopted = self._stores.adopt()
                 self._effects += [Notice(adopted)] if adopted is not None else []
+
+
+def _of_another_store(site: NodeId) -> str:
+    return (
+        f"site {site} follows another formation store: it is left alone; give all servers the same store, or, if the"
+        " other one is lost, order: fairtape operate DIR adopt"
+    )
+
+
+def _of_another_file(site: NodeId, server: NodeId) -> str:
+    return (
+        f"site {site} has read another deployment file than server {server}: copy one file to both machines, and"
+        " restart what has read the other one"
+    )

@@ -23,6 +23,7 @@ _FIELD: Final = struct.Struct(">BH")  # type and length of a field
 _PLAN_FIELD: Final = 1
 _JOURNALS_FIELD: Final = 2
 _STORES_FIELD: Final = 3
+_FIELDS: Final = (_PLAN_FIELD, _JOURNALS_FIELD, _STORES_FIELD)
 _TIMED: Final = 1
 _MERGED: Final = 2
 _BROKEN: Final = 4
@@ -127,12 +128,7 @@ def _decode_fields(encoded: bytes) -> dict[int, tuple[int, ...]]:
     while at < len(encoded):
         kind, size = _FIELD.unpack_from(encoded, at)
         value = encoded[at + _FIELD.size : at + _FIELD.size + size]
-        if (
-            kind not in (_PLAN_FIELD, _JOURNALS_FIELD, _STORES_FIELD)
-            or not value
-            or len(value) != size
-            or size % _NUMBER_SIZE
-        ):
+        if kind not in _FIELDS or not value or len(value) != size or size % _NUMBER_SIZE:
             raise Malformed(f"field {kind} of a formation is unknown, or has a wrong length")
         fields[kind] = _decode_numbers(value)
         at += _FIELD.size + size

@@ -1,4 +1,4 @@
-"""The interface of a formation store, its identity, the rule about formation numbers, and a thread that runs a store."""
+"""The interface of a formation store, its identity, the rule about numbers, and a thread that runs a store."""
 
 import secrets
 from collections import deque
