@@ -62,7 +62,7 @@ def membership() -> Iterator[tuple[str, bytes]]:
     layout = encode_formation(FORMATION)
     state, request = servers.MembershipState.MEMBER, servers.MembershipRequest.NOTHING
     numbers = (8, 6, AT, 1_500, 44, 321, 43, 12, 3, 45, 1, 0xD1_6E57, 0x10AD, 0xDE_910F)
-    report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers)
+    report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers, term=4, store=0x5708E)
     messages: dict[str, servers.MembershipMessage] = {
         "GRANT": servers.Grant(STRIPE, 7, 901, 0, 4, AT, AT + 5, 900, 150_000_000, 0x5708E),
         "FENCE": servers.Fence(STRIPE, 7, 901, 0, 4, 0x5708E),
