@@ -25,8 +25,10 @@ def test_a_peer_of_another_version_is_named_with_both_versions() -> None:
 
 def test_a_peer_is_named_once_in_a_period() -> None:
     versions = OtherVersions()
-    told = [at for at in range(NOW, NOW + 3 * NOTICE_PERIOD, NOTICE_PERIOD // 10) if versions.look([OLDER], [PEER], at)]
-    assert told == [NOW, NOW + NOTICE_PERIOD, NOW + 2 * NOTICE_PERIOD]
+    named = [
+        at for at in range(NOW, NOW + 3 * NOTICE_PERIOD, NOTICE_PERIOD // 10) if versions.look([OLDER], [PEER], at)
+    ]
+    assert named == [NOW, NOW + NOTICE_PERIOD, NOW + 2 * NOTICE_PERIOD]
 
 
 def test_what_is_no_datagram_of_ours_names_no_one() -> None:

@@ -432,7 +432,7 @@ class Reformer:
         return False
 
     def _compare_file(self, report: SiteReport) -> None:
-        """A difference is told, and changes nothing (decision 64, One deployment file)."""
+        """A difference is a warning, and changes nothing (decision 64, One deployment file)."""
         if report.deployment in (0, self.config.deployment) or not self.config.deployment:
             self._other_files.pop(report.sender, None)
         elif self._other_files.get(report.sender) != report.deployment:
