@@ -340,7 +340,7 @@ class ClusterFaults:
             case SlowStore() | LateAnswers() | LostAnswer() | RestoredStore() | LostStore():
                 self._schedule_store_fault(fault)
             case CopiedFolder():
-                self._copy_folder(fault)
+                self._at(fault.at, partial(self._copy_folder, fault))
             case DelayedLeader():
                 self._at(fault.at, partial(self._delay_leader, fault))
             case BusySource():
@@ -431,23 +431,32 @@ class ClusterFaults:
 
     def _copy_folder(self, fault: CopiedFolder) -> None:
         """The servers are started on another machine, with its own store."""
-        access, plan = self._cluster.store_access, self._cluster.plan
+        cluster, plan, network = self._cluster, self._cluster.plan, self._cluster.world.network
+        if not all(map(self._follows_a_store, cluster.journals)):
+            return  # two machines may each begin: that is refused where a deployment is read
+        self.occurred.add(fault.name)
 
-        def move(*, copied: bool) -> None:
+        def move(change: Callable[[NodeId], None]) -> None:
             for server in fault.servers:
-                (access.copied.add if copied else access.copied.discard)(server)
-                self._cluster.world.crash(server)
-                self._cluster.world.restart(server, self._cluster.new_incarnation(server))
+                change(server)
+                cluster.world.crash(server)
+                cluster.world.restart(server, cluster.new_incarnation(server))
 
         side = (*fault.servers, *fault.sites, plan.sources[-1])
-        others = [each for each in (*self._cluster.sites, *plan.reformers, *plan.sources) if each not in side]
+        others = [each for each in (*cluster.sites, *plan.reformers, *plan.sources) if each not in side]
         links = [link for one in side for other in others for link in ((one, other), (other, one))]
-        network = self._cluster.world.network
-        self._at(fault.at, partial(move, copied=True), fault)
-        self._at(fault.at + fault.period, partial(move, copied=False))
+        move(cluster.store_access.copied.add)
+        self._at(fault.at + fault.period, partial(move, cluster.store_access.copied.discard))
         if fault.sites:
-            self._at(fault.at, partial(network.cut_links, links))
+            network.cut_links(links)
             self._at(fault.at + fault.period, partial(network.mend_links, links))
+
+    def _follows_a_store(self, site: NodeId) -> bool:
+        """Whether a site is in a formation, or learns of one from its journal."""
+        cluster = self._cluster
+        if cluster.world.is_up(site):
+            return cluster.site(site).formation is not None
+        return cluster.journals[site].recovered().layout is not None
 
     # Leaders.
 
