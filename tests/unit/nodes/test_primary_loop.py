@@ -112,6 +112,18 @@ def test_without_an_answer_it_waits_for_the_leases_of_the_lost_formation() -> No
         assert record(loop, NOW + FIRST_FORMATION_DELAY).broken
 
 
+def test_a_loop_of_which_no_member_answers_waits_for_one() -> None:
+    """Also if the operator orders to go on: there is no order that could be continued."""
+    loop = coordinator(formation_of(1, 2, 3, resilience=1))
+    for at in (LEASE, LEASE + FIRST_FORMATION_DELAY):
+        loop.wake(NOW + at)
+    assert loop.phase is Phase.HALTED
+    loop.resume(NOW + LEASE + FIRST_FORMATION_DELAY + 1)
+    assert loop.phase is Phase.HALTED
+    loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW + LEASE + 2 * FIRST_FORMATION_DELAY)
+    assert record(loop, NOW + LEASE + 2 * FIRST_FORMATION_DELAY).members == (1,)
+
+
 def test_under_halt_a_lost_proof_needs_the_operator() -> None:
     loop = led(excess=Excess.HALT)
     for site in (1, 2, 3):

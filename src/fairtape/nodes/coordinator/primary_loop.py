@@ -505,6 +505,9 @@ class PrimaryLoopCoordinator:
             if now < self._began_at + FIRST_FORMATION_DELAY and len(answered) < len(self._concerned(formation)):
                 return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
+        if not answered:
+            self._halt(f"halted in formation {formation.number}: no member answers", self._concerned(formation))
+            return
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
         broken = commits_may_be_missing(formation, answered.values(), len(silent))
         accused = accused_member(formation, answered, repeated=self._is_repeated(formation, now))
@@ -518,8 +521,8 @@ class PrimaryLoopCoordinator:
             excluded=self._exclude_failed(formation, answered, accused, now),
             accused=accused,
         )
-        obstacle = self._obstacle(formation, answered, silent, layout) if answered else "no member answers"
-        if obstacle is not None and not (answered and self._resumed):
+        obstacle = self._obstacle(formation, answered, silent, layout)
+        if obstacle is not None and not self._resumed:
             self._halt(f"halted in formation {formation.number}: {obstacle}", silent)
             return
         self._resumed = False
