@@ -40,6 +40,7 @@ class LostAnswers(FaultyStore):
     def __init__(self, cluster: Cluster, share: float, chance: Random) -> None:
         super().__init__(cluster)
         self.share = share
+        cluster.store_access.answers_late = 1  # a store that is disturbed: no progress is promised
         self._lease = cluster.plan.leader_lease
         self._chance = chance
 
