@@ -35,7 +35,14 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.simulation.simulated_store import MemoryFormationStore
-from fairtape.storage.formation_stores import ENTRIES_MAX, EtcdStore, FormationStore, SqliteStore, open_store
+from fairtape.storage.formation_stores import (
+    ENTRIES_MAX,
+    EtcdStore,
+    FormationStore,
+    SqliteStore,
+    measure_writes,
+    open_store,
+)
 from fairtape.storage.formation_stores.etcd import _put, _to_json
 from fairtape.storage.formation_stores.etcd_http import EtcdEndpoint
 from loopback.commands import PATIENCE
@@ -161,6 +168,35 @@ def test_a_reopened_store_has_all_of_its_contents(url: str) -> None:
         assert store.answer(Record(entries)) == Recorded(entries)
     with closing(open_store(url, timeout=PATIENCE)) as store:
         assert store.answer(Recall()) == Recalled(LEADER, entries)
+
+
+def test_a_probe_writes_and_changes_nothing(url: str) -> None:
+    """Its time is that of a durable write; an empty store stays empty."""
+    with closing(open_store(url, timeout=PATIENCE)) as store:
+        assert store.probe()
+        assert store.answer(Recall()) == Recalled(None, ())
+        assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
+        assert store.answer(Record((FIRST,))) == Recorded((FIRST,))
+        assert measure_writes(store)
+        assert store.answer(Recall()) == Recalled(LEADER, (FIRST,))
+
+
+def test_a_probe_of_a_file_is_written_to_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "formations.db"
+    with closing(SqliteStore(path)) as store:
+        size = (tmp_path / "formations.db-wal").stat().st_size
+        assert store.probe()
+        assert (tmp_path / "formations.db-wal").stat().st_size > size
+
+
+def test_a_locked_file_carries_out_no_probe(tmp_path: Path) -> None:
+    path = tmp_path / "formations.db"
+    with closing(SqliteStore(path, timeout=SHORT)) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert not store.probe()
+        assert measure_writes(store) is None
+        other.execute("ROLLBACK")
+        assert store.probe()
 
 
 def test_the_whole_log_is_kept_in_the_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Floor scenarios: what happens to trades if N sites are lost, and if one more is."""
+"""Floor scenarios: what happens to trades when sites are lost, or alone hold the last token of a formation."""
 
 from pathlib import Path
 

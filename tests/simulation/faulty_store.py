@@ -16,6 +16,7 @@ class FaultyStore:
     def __init__(self, cluster: Cluster) -> None:
         self._access: StoreAccess = cluster.world.store_access or cluster.store_access
         cluster.world.store_access = self
+        cluster.store_access.behind_faults = True
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         return self._access.query(node, question)
@@ -40,7 +41,6 @@ class LostAnswers(FaultyStore):
     def __init__(self, cluster: Cluster, share: float, chance: Random) -> None:
         super().__init__(cluster)
         self.share = share
-        cluster.store_access.answers_late = 1  # a store that is disturbed: no progress is promised
         self._lease = cluster.plan.leader_lease
         self._chance = chance
 

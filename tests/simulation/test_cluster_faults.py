@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from fairtape.core.effects import Ordered, Release, Span
-from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Record, Recorded, Unavailable
+from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Record, Recorded, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import LinkFaults
 from fairtape.simulation import cluster_fault_draws
@@ -210,6 +210,20 @@ def test_a_store_forgets_and_the_truth_stays() -> None:
     access.lose()
     assert (access.store.log, access.store.leadership) == ([], None)
     assert [each.number for each in access.recorded] == [1, 2, 3]
+
+
+def test_a_store_is_disturbed_until_the_requests_made_in_an_outage_are_given_up() -> None:
+    now = [SECOND]
+    access = SimulatedStoreAccess(MILLISECOND, Random(1), now=lambda: now[-1])
+    disturbed = []
+    for access.unavailable in (False, True):
+        delay, _ = access.query(101, Recall())
+        disturbed.append(access.disturbed)
+    access.unavailable = False
+    for after in (delay - 1, delay):
+        now.append(SECOND + after)
+        disturbed.append(access.disturbed)
+    assert disturbed == [False, True, True, False]
 
 
 def test_an_answer_may_be_lost_or_late_while_the_claim_was_carried_out() -> None:

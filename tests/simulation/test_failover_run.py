@@ -34,7 +34,7 @@ def test_a_formation_that_is_installed_too_late_is_detected(monkeypatch: pytest.
 def test_a_failure_that_no_member_declares_is_detected_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reformation server detects the crash only when the lease has ended, which is later than promised."""
     monkeypatch.setattr(Receiver, "_declare", declares_nothing)
-    assert run_failover(6).guarantee == "DetectedInTime"
+    assert run_failover(1).guarantee == "DetectedInTime"
 
 
 def test_seeds_draw_every_kind_of_failure() -> None:

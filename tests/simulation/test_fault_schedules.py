@@ -104,7 +104,7 @@ def trusts_its_lease_too_long(releases: ReleaseQueue, until: Instant, now: Insta
 
 def test_a_site_that_acts_after_its_lease_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseQueue, "renew_lease", trusts_its_lease_too_long)
-    found = run_cluster(20)
+    found = run_cluster(42)
     assert found.guarantee == "Fenced", found.text
 
 

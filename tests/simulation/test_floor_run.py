@@ -13,7 +13,11 @@ from fairtape.exchange.ledger import Ledger, LedgerAccount
 from fairtape.exchange.outputs import Execution
 from fairtape.simulation.fault_schedule import draw
 from fairtape.simulation.floor_run import FloorRun, arbiter_of, run_floor
+from fairtape.simulation.world import Violation
+from scenarios.floor_scenario import play_floor
+from scenarios.scenario_text import parts
 
+KEEPER_HELD_THE_LAST_TOKEN = Path(__file__).parents[1] / "scenarios" / "floors" / "keeper_held_the_last_token.txt"
 SMOKE_SEEDS = (3, 10, 14, 16, 22, 25)
 
 
@@ -52,14 +56,19 @@ def test_a_faulty_arbiter_is_accused_by_every_replica() -> None:
 
 
 def test_a_commit_without_another_holder_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes are counted across formations: the holder of the last token of one may hold the first of the next."""
+    """Passes are counted across formations: the holder of the last token of one may hold the first of the next.
+
+    Decision 42, Trade commit.
+    """
     commit = TradeBook.commit
 
     def anywhere(book: TradeBook, token: int, _formed_at: int) -> Iterator[Execution]:
         return commit(book, token, 0)
 
     monkeypatch.setattr(TradeBook, "commit", anywhere)
-    assert run_floor(1).guarantee == "HeldByN"
+    script, _ = parts(KEEPER_HELD_THE_LAST_TOKEN.read_text())
+    with pytest.raises(Violation, match="HeldByN"):
+        play_floor(script)
 
 
 def test_a_settlement_that_creates_cash_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

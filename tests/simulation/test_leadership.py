@@ -15,7 +15,7 @@ from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import ClusterRun
 from fairtape.simulation.fault_schedule import draw
-from fairtape.simulation.leader_checker import LeaderChecker
+from fairtape.simulation.operation_checkers import OperationCheckers
 from fairtape.simulation.world import EPOCH, Observer
 from fairtape.wire.frames import NodeId
 from fairtape.wire.membership import OperatorVerb
@@ -55,15 +55,15 @@ class OneLostAnswer(FaultyStore):
 @pytest.mark.parametrize("tenths", [4, 5, 6, 7, 8])
 def test_a_refused_claim_and_a_read_extend_no_lead(tenths: int) -> None:
     """Decision 67, Confirmed lead."""
-    cluster, _ = fault_free_cluster()
-    checker = LeaderChecker(cluster)
+    cluster, checkers = fault_free_cluster()
+    checker = OperationCheckers(cluster, checkers.formations)
     cluster.world.run(EPOCH + SECOND)
     leader = leader_of(cluster)
     OneLostAnswer(cluster, leader, LEASE * tenths // 10)
     terms = set()
     for _ in range(3 * LEASE // MILLISECOND):
         cluster.run(MILLISECOND)
-        checker.check()
+        checker.check_leader()
         terms.add(cluster.store_access.store.leadership)
     assert leader_of(cluster) != leader
     assert len({known.term for known in terms if known is not None}) == 2

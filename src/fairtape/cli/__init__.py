@@ -75,7 +75,7 @@ COMMANDS: Final = {
         "Simulation and measurement",
         "fairtape.cli.simulate",
         "audit",
-        "Measure fairness: which region wins simultaneous bids.",
+        "Measure promises: who wins simultaneous bids, and false reformations.",
     ),
     "trace": CommandEntry(
         "Simulation and measurement", "fairtape.cli.check", "trace", "Repeat one simulated world and show its trace."

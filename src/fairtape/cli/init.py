@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from fairtape.deployment.operations.profile_measurement import ProfileRun
 
 SITES: Final = 5
-EXCESS: Final = "When more than --resilience sites are silent: halt, or continue with a Break."
+EXCESS: Final = (
+    "When more than --resilience sites are silent: halt, or continue with a Break.  [default: halt on several machines"
+    " or with a trading floor, otherwise continue]"
+)
 REMEDY: Final = "The token bypasses a failed site, or a site of its secondary loop replaces it."
 
 _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
@@ -43,9 +46,7 @@ _RESILIENCE: Final = re.compile(r"\d{1,3}|majority|all")
 @click.option(
     "--resilience", default="1", show_default=True, help='Failures to survive (K): a number, "majority" or "all".'
 )
-@click.option(
-    "--excess", default="continue", show_default=True, type=click.Choice([each.value for each in Excess]), help=EXCESS
-)
+@click.option("--excess", type=click.Choice([each.value for each in Excess]), help=EXCESS)
 @click.option(
     "--remedy", default="bypass", show_default=True, type=click.Choice([each.value for each in Remedy]), help=REMEDY
 )
@@ -71,7 +72,7 @@ def init(
     sources: int,
     store: str,
     resilience: str,
-    excess: str,
+    excess: str | None,
     remedy: str,
     address: tuple[str, ...],
     edge: int | None,

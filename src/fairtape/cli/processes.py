@@ -169,6 +169,8 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
 
     The arbiters under [floor.arbiters] and the gateways under [gateways] of the deployment's file run with them.
 
+    Before the start the formation store is measured. A store that is too slow to lead on is refused.
+
     On a virtual machine an idle processor may wake milliseconds late, which makes releases late. --keep-awake runs an
     idle-priority program on each processor. It costs electricity; `fairtape doctor` says whether it helps, and how to
     configure the machine instead.
@@ -177,7 +179,7 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     """
     from fairtape.deployment.config.description import read_deployment
     from fairtape.deployment.lock_file import folder_lock
-    from fairtape.deployment.operations.doctor import check_ready
+    from fairtape.deployment.operations.doctor import check_ready, store_notice
     from fairtape.deployment.process.children import Interrupts
     from fairtape.deployment.process.idle_guard import keep_processors_awake
     from fairtape.deployment.process.local_cluster import LocalCluster
@@ -186,7 +188,8 @@ def up(ctx: click.Context, *, directory: Path, restart: bool, keep_awake: bool, 
     deployment = read_deployment(directory)
     awake = keep_processors_awake() if keep_awake else nullcontext()
     with folder_lock(deployment.folder), Interrupts() as interrupts, awake:
-        check_ready(deployment)
+        if (notice := store_notice(deployment, check_ready(deployment))) is not None:
+            click.echo(notice, err=True)
         cluster = LocalCluster(deployment, say=click.echo, restart=lambda _ended: restart)
         ends_at = time.monotonic() + (seconds or SECONDS[1])
         try:

@@ -323,7 +323,7 @@ PIPE_WIDTH: Final = 160  # characters, if standard output is no terminal
 
 @click.group()
 def audit() -> None:
-    """Measure promises: which region wins simultaneous bids, and how often a sound ring reforms."""
+    """Measure promises: who wins simultaneous bids, and false reformations."""
 
 
 @audit.command()
@@ -339,14 +339,20 @@ def audit() -> None:
 def entry(
     ctx: click.Context, *, count: int, races: int, seed: int, jobs: int | None, svg: Path | None, as_json: bool
 ) -> None:
-    """Let all regions bid at the same instant and count the wins of each.
+    """Count who wins simultaneous bids.
+
+    All regions bid at the same instant, again and again.
 
     The simulated world has the delays between real cities, 1 % loss, and clocks with an error of up to a millisecond.
     Each race is run three ways: through the ring, where each site in turn is the portal that orders the bids; by direct
     sending to one venue; and by hold-and-release with timestamps of gateways. Hold-and-release is shown twice: with
     honest gateways, and with one gateway whose timestamps are too early.
 
-    The exit code is 1 if the rotating portal makes one region first more than 1.1 times as often as another.
+    A second table is about unequal load. Three sources that send all the time, and three quiet ones, equally far from
+    all sites, race for the first place through the ring.
+
+    The exit code is 1 if the rotating portal makes one region, or one of these sources, first more than 1.1 times as
+    often as another.
     """
     from rich.progress import TaskProgressColumn
 
@@ -360,6 +366,7 @@ def entry(
         run_worlds,
         sum_paths,
     )
+    from fairtape.simulation.unequal_load import groups, run_unequal_worlds
 
     check_within("--regions", count, REGIONS_MIN, REGIONS_MAX)
     check_within("--races", races, RACES_MIN, RACES_MAX)
@@ -368,17 +375,21 @@ def entry(
     worlds = races_per_world(races)
     results = run_worlds(seed, worlds, count=count, jobs=jobs or cores())
     paths = sum_paths(with_progress(results, "races", len(worlds), completed=TaskProgressColumn(), quiet=as_json))
+    loads = run_unequal_worlds(seed, worlds, jobs=jobs or cores())
+    unequal = with_progress(loads, "unequal load", len(worlds), completed=TaskProgressColumn(), quiet=as_json)
+    sources = groups(*sum_paths(unequal))
     cities = regions(count)
     if svg is not None:
         try:
             svg.write_text(_draw_entry(paths, cities))
         except OSError as error:
             raise UserError(f"--svg is {str(svg)!r}, which cannot be written: {error.strerror}") from None
-    fair = paths[0].ratio <= RATIO_MAX
+    fair = max(path.ratio for path in (paths[0], *sources)) <= RATIO_MAX
     if as_json:
-        click.echo(json.dumps(_entry_fields(paths, cities, seed, fair=fair)))
+        click.echo(json.dumps(_entry_fields(paths, cities, seed, fair=fair) | _load_fields(sources)))
     else:
         _show_entry(paths, cities)
+        _show_load(sources)
     ctx.exit(0 if fair else EXIT_BROKEN)
 
 
@@ -440,6 +451,21 @@ def _show_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> N
     )
 
 
+def _show_load(sources: tuple["EntryPath", ...]) -> None:
+    from rich.console import Console
+
+    races = sources[-1].races
+    rows = [
+        (group.name, ", ".join(f"{100 * first / races:.2f}" for first in group.firsts), _ratio_text(group.ratio))
+        for group in sources
+    ]
+    click.echo()
+    headings = ("unequal load", "first, in % of the races", "max/min")
+    Console(width=PIPE_WIDTH).print(_table(headings, rows, left=2, gap=2, pad_edge=False))
+    verdict = "as promised" if max(group.ratio for group in sources) <= RATIO_MAX else "more than promised"
+    click.echo(f"\n{races:,} races of sources of which some send all the time: {verdict} ({RATIO_MAX}).")
+
+
 def _ratio_text(ratio: float) -> str:
     return "∞" if isinf(ratio) else f"{ratio:,.3f}"
 
@@ -469,6 +495,18 @@ def _entry_fields(
             for path in paths
         ],
     }
+
+
+def _load_fields(sources: tuple["EntryPath", ...]) -> dict[str, object]:
+    fields = {
+        group.name.removesuffix(" sources"): {
+            "firsts": list(group.firsts),
+            "ratio": None if isinf(group.ratio) else group.ratio,
+            "p_value": group.p_value,
+        }
+        for group in sources
+    }
+    return {"unequal_load": fields}
 
 
 def _draw_entry(paths: tuple["EntryPath", ...], cities: tuple["City", ...]) -> str:

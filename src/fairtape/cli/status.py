@@ -53,7 +53,8 @@ def status(ctx: click.Context, *, directory: Path, as_json: bool, watch: bool) -
         while True:
             statuses = _statuses(deployment, run)
             nodes = {name: encode_status(each) for name, each in statuses.items()}
-            click.echo(json.dumps({"nodes": nodes, **_pace_json(deployment, statuses)}))
+            rules = {"excess": deployment.topology.excess.value, "excess_reason": deployment.excess_reason}
+            click.echo(json.dumps({"nodes": nodes, **_pace_json(deployment, statuses), **rules}))
             if not watch:
                 break
             time.sleep(WATCH_PERIOD)
@@ -99,8 +100,10 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     warnings = [f"{name}: {text}" for name, each in statuses.items() if not each.ended for text in each.warnings]
     if warnings:
         parts += [Text(), *map(Text, warnings)]
+    parts.append(Text())
     if (schedule := _present_schedule(statuses)) is not None:
-        parts += [Text(), Text(pace_line(deployment.timing, schedule))]
+        parts.append(Text(pace_line(deployment.timing, schedule)))
+    parts.append(Text(excess_line(deployment)))
     if deployment.edge is not None:
         parts += [Text(), _edge_table(deployment, statuses)]
     listed = floor_names(deployment)
@@ -143,6 +146,12 @@ def pace_line(configured: "Timing", schedule: "TokenSchedule") -> str:
         f" {schedule.token_period / 1e6:,g} ms instead of {configured.token_period / 1e6:,g} ms, because sites released"
         " late"
     )
+
+
+def excess_line(deployment: "Deployment") -> str:
+    """What happens when more than K sites are silent, and why."""
+    does = {"halt": "halts", "continue": "goes on, with a Break"}[deployment.topology.excess.value]
+    return f"with more than K silent sites the ring {does}: {deployment.excess_reason}"
 
 
 def _floor_processes(deployment: "Deployment") -> list[str]:

@@ -66,6 +66,14 @@ def is_host(text: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Whether the host always means the machine that looks it up."""
+    try:
+        return IPv4Address(host).is_loopback
+    except AddressValueError:
+        return host == "localhost"
+
+
 def _is_ipv6(text: str) -> bool:
     try:
         IPv6Address(text)

@@ -115,10 +115,13 @@ class AppendFormation:
 
 @dataclass(slots=True)
 class Fetch:
-    """Read journal entries after `token`, up to the limit but at least one, and pass them to `fetched`."""
+    """Read journal entries after `token`, up to the limit but at least one, and pass them to `fetched`.
+
+    Where the formation is unknown, the change to that of the first entry precedes them.
+    """
 
     token: int
-    formation: int | None  # the last one before that position; 0: none; None: any
+    formation: int | None  # the last one before that position; 0: none; None: unknown
     size_max: int  # bytes
     ticket: int  # identifies the response
 

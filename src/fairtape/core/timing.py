@@ -87,16 +87,17 @@ class Timing:
         """How long requests are collected and then sent as one (T-RMP §5). Reordering alone causes no request."""
         return self.retry_period // 8
 
-    def with_resilience(self, resilience: int) -> "Timing":
-        """Δ_C + K · Δ_T: a commit also waits for Ack(e + K), which is due K token periods after Ack(e).
+    def with_resilience(self, resilience: int, *, request_sets: int = 1) -> "Timing":
+        """Δ_C + (K + k_p - 1) · Δ_T: a commit also waits for Ack(e + K), which is due K token periods after Ack(e).
 
-        So K takes nothing from the time that recovery and scheduling have (decision 49, Commit delay and K). Releases
-        keep their place between tokens.
+        With k_p request sets a recovery takes up to k_p - 1 token periods longer. So neither takes anything from the
+        time that recovery and scheduling have (decision 49, Commit delay and K). Releases keep their place between
+        tokens.
         """
-        return replace(self, commit_delay=self.commit_delay + resilience * self.token_period)
+        return replace(self, commit_delay=self.commit_delay + (resilience + request_sets - 1) * self.token_period)
 
-    def slowed(self, factor: int, resilience: int) -> "Timing":
-        """Δ_T times a factor. Δ_C grows with the K tokens that a commit waits for.
+    def slowed(self, factor: int, tokens: int) -> "Timing":
+        """Δ_T times a factor. Δ_C grows with the tokens that a commit, or the last request set, waits for.
 
         What is left of Δ_C is at least a token period, because a token may be late, and keeps its phase between tokens.
         Δ_R stays: it depends on T_R and n alone.
@@ -104,9 +105,9 @@ class Timing:
         if factor == 1:
             return self
         period = factor * self.token_period
-        spare = max(self.commit_delay - resilience * self.token_period, 0)
+        spare = max(self.commit_delay - tokens * self.token_period, 0)
         spare = max(spare, period + spare % self.token_period)
-        return replace(self, token_period=period, commit_delay=resilience * period + spare)
+        return replace(self, token_period=period, commit_delay=tokens * period + spare)
 
     def with_reform_delay(self, delay: Duration) -> "Timing":
         """The timing whose retries fill `delay`: n = ⌊(Δ_R - T_R/2) / T_R⌋, over two when counted apart."""

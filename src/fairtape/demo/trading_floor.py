@@ -22,7 +22,7 @@ from fairtape.exchange.orders import CASH, Funding, NewOrder, OpenMarket, Side, 
 from fairtape.exchange.outputs import TentativeFill
 from fairtape.exchange.rules import Continuous
 from fairtape.market.prices import ONE
-from fairtape.ring.membership.topology import LoopTopology, Topology
+from fairtape.ring.membership.topology import Excess, LoopTopology, Topology
 from fairtape.simulation.cluster import Cluster, ClusterPlan
 from fairtape.simulation.cluster_checkers import ClusterCheckers
 from fairtape.simulation.cluster_run import why_unsettled
@@ -181,7 +181,9 @@ class TradingFloor(Observer):
         gateways = range(FIRST_GATEWAY, FIRST_GATEWAY + len(CONTINENTS))
         arbiters = range(FIRST_ARBITER, FIRST_ARBITER + len(SITES))
         return ClusterPlan(
-            topology=Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE),
+            topology=Topology(
+                loops=(LoopTopology(number=0, tour=SITES, timing=timing),), resilience=RESILIENCE, excess=Excess.HALT
+            ),
             reformers=(FIRST_REFORMER, FIRST_REFORMER + 1),
             sources=(*gateways, OPERATOR, *arbiters),
             link_model=_link_faults,

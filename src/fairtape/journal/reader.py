@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from fairtape.core.effects import FetchChunks, FormationChange, Ordered, Release, Span
-from fairtape.core.entries import EntryChunk, Extract, Head, Position, chunks_of, decode_body
+from fairtape.core.entries import (
+    HEAD_SIZE,
+    EntryChunk,
+    Extract,
+    Head,
+    Position,
+    chunks_of,
+    decode_body,
+    decode_head,
+)
 from fairtape.core.errors import UserError
 from fairtape.core.instants import Instant
 from fairtape.core.spans import MessageAssembler, StreamId, blocks
@@ -551,7 +560,8 @@ class History:
 
         The position is that of the reader's last entry (`fairtape.core.entries.position_of`). A reader that asks again
         from the end of each chunk gets the whole order and nothing twice. Where it knows no formation (0), it gets
-        everything with a token above this one: messages, and formations by their first token.
+        everything with a token above this one: messages, and formations by their first token. The change to the
+        formation of the first entry precedes them: a site that was restarted needs it to know when they commit.
         """
         position = Position(formation, token)
         known = self._places.pop(position, None)
@@ -561,7 +571,8 @@ class History:
             except Damaged:
                 pass  # the journal was truncated since; real damage is found by the search
         place = self._journal.place_after(position)
-        return [] if place is None else self._read(place, position, size_max, known=False)
+        found = [] if place is None else self._read(place, position, size_max, known=False)
+        return found if formation or not found else [*self._change_before(found[0], token), *found]
 
     def chunks(self, fetch: FetchChunks) -> Extract | None:
         """The chunks that a site which catches up asks for.
@@ -605,6 +616,16 @@ class History:
         if found or known:
             self._remember(position, place)
         return found
+
+    def _change_before(self, encoded: bytes, token: int) -> list[bytes]:
+        """The change to the formation of this entry, the first one with a token above this one; none if it is one."""
+        head = decode_head(encoded[:HEAD_SIZE])
+        if head.changes_formation:
+            return []
+        before = Position(head.formation - 1, token) if head.formation > 1 else Position(0, 0)
+        place = self._journal.place_after(before)
+        found = [] if place is None else self._read(place, before, 1, known=False)
+        return [each for each in found if decode_head(each[:HEAD_SIZE]).changes_formation]
 
     def _read_chunks(self, place: Place, fetch: FetchChunks, *, known: bool) -> Extract | None:
         found: list[EntryChunk] = []

@@ -10,7 +10,7 @@ lease to act. What the ring cannot repair comes from another site's journal, ent
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from fairtape.core.effects import (
     Append,
@@ -62,9 +62,6 @@ from fairtape.wire.frames import (
     kind_of,
 )
 from fairtape.wire.seals import Keys
-
-RELEASE_LEASES: Final = 2  # for which messages may wait to be released: then the lease was not renewed
-RELEASES_MIN: Final = 192  # further ones that a site adopts while it catches up: three requests
 
 SentAtObserver: TypeAlias = Callable[[NodeId, Instant, Duration, Instant], None]
 """Called with the sender of a datagram, when it was sent, the bound of its sender's clock, and the present time."""
@@ -304,15 +301,13 @@ class Receiver:
         return self._formations.numbered(number)
 
     def queue_sizes(self) -> Iterator[QueueSize]:
-        """The sizes of its queues. No more releases wait than are ordered until they are due or a lease has ended."""
-        timing = self.formation.timing
-        period = timing.delay_max + timing.reform_delay + RELEASE_LEASES * timing.lease_period
+        """The sizes of its queues, and their limits."""
         blocks, incarnations = self._buffer.sizes
         yield QueueSize("blocks of one stream", blocks, HELD_BLOCKS_MAX + 1)  # and the one that closes a hole
         yield QueueSize("incarnations of one source", incarnations, 2 * STREAMS_MAX)  # those that were named as well
         yield QueueSize("acknowledgments ahead", self._ordering.ahead, TOKENS_AHEAD_MAX)
         yield QueueSize("recoveries", len(self._recoveries), RECOVERIES_MAX)
-        yield QueueSize("releases", self._releases.waiting, RELEASES_MIN + period // timing.token_period)
+        yield from self._releases.queue_sizes()
 
     @property
     def suspect(self) -> tuple[NodeId, int] | None:

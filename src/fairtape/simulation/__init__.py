@@ -19,7 +19,7 @@ Worlds and their checkers:
 - `floor_run`: a cluster with a trading floor, its load and its guarantees
 - `failover_run`: how long it takes to replace crashed members
 - `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry
-- `fair_entry`: which region wins simultaneous bids
+- `fair_entry`, `unequal_load`: which region wins simultaneous bids, and which source among busy and quiet ones
 - `scale`: hierarchies of loops with up to 20,000 sites
 - `exploration`, `exploration_starts`, `explored_deployment`, `explored_history`, `machine_states`: every order of steps
   of a small deployment up to a depth, its states as values, and their checkers

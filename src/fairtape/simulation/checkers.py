@@ -433,7 +433,8 @@ class CompleteOrReforming(Checker):
             return NEVER
         starts_at = max(formation.scheduled_at(token), self.facts.resumed_at.get(node, 0))
         waits = (1 if formation.timing.merged else 2) * formation.timing.retries_max + 1
-        return starts_at + formation.timing.reform_delay + waits * self.facts.lateness_max(node)
+        turns = (formation.request_sets - 1) * formation.timing.token_period
+        return starts_at + formation.timing.reform_delay + turns + waits * self.facts.lateness_max(node)
 
 
 class NeverEarly(Checker):

@@ -34,6 +34,7 @@ from fairtape.simulation.processors import Placement
 from fairtape.simulation.simulated_journal import JournalCopy, SimulatedJournal
 from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import World, chance_for
+from fairtape.storage.incarnations import SERIALS_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
 from fairtape.wire.membership import OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
@@ -92,12 +93,14 @@ class Cluster:
         tree = Tree.random(nodes, plan.tree_loss, chance) if plan.tree_loss is not None else None
         self.world = World(chance=chance, link_model=link_model, tree=tree, echo=plan.echo)
         self._power = Random(f"power {plan.seed}")  # noqa: S311
-        self.store_access = SimulatedStoreAccess(plan.store_delay, Random(f"store {plan.seed}"))  # noqa: S311
+        store_chance = Random(f"store {plan.seed}")  # noqa: S311
+        self.store_access = SimulatedStoreAccess(plan.store_delay, store_chance, now=lambda: self.world.now)
         self.world.store_access = self.store_access
         self._keys = Keys.from_secret(plan.secret, (*self.sites, *plan.reformers, OPERATOR), plan.sources)
         self._incarnations = dict.fromkeys(plan.sources, 1)
         for place, source in enumerate(plan.group):
             self._incarnations[source] += place  # the incarnations of a group are distinct
+        self._last_incarnations: dict[NodeId, int] = {}  # of sites and reformation servers, as on their disks
         self._pending: dict[NodeId, list[bytes]] = {source: [] for source in plan.sources}
         self._fillers = dict.fromkeys(plan.sources, 0)
         self._serial = 0
@@ -275,6 +278,13 @@ class Cluster:
     def _born_at(self, node: NodeId) -> Instant:
         return self._clock(node).read(self.world.now)
 
+    def _next_incarnation(self, node: NodeId) -> int:
+        """What the node would read from its disk and write there."""
+        last = self._last_incarnations.get(node)
+        now = self._born_at(node)
+        self._last_incarnations[node] = now if last is None else max(now, last + SERIALS_MAX)
+        return self._last_incarnations[node]
+
     def _new_site(self, node: NodeId) -> Site:
         clock, plan = self._clock(node), self.plan
         config = SiteConfig(
@@ -291,6 +301,7 @@ class Cluster:
             config,
             keys=replace(self._keys, sources=known),
             born_at=self._born_at(node),
+            incarnation=self._next_incarnation(node),
             recovered=self.journals[node].truncate_after(1 << 62),
             clock_bound=lambda: clock.bound,
             backlog=partial(self.world.backlog, node),
@@ -323,7 +334,12 @@ class Cluster:
         clock = self._clock(node)
         config = ReformerConfig(me=node, operator=OPERATOR, leader_lease=self.plan.leader_lease)
         return Reformer(
-            config, self.plan.topology, keys=self._keys, born_at=self._born_at(node), clock_bound=lambda: clock.bound
+            config,
+            self.plan.topology,
+            keys=self._keys,
+            born_at=self._born_at(node),
+            incarnation=self._next_incarnation(node),
+            clock_bound=lambda: clock.bound,
         )
 
     def _new_sources(self, node: NodeId) -> Source | SourceGroup:

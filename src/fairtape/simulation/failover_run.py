@@ -157,7 +157,8 @@ class FailoverRun(ClusterRun, Observer):
     def _check_times(self, before: Formation) -> None:
         """Compare the times of detection and installation with the promised ones."""
         leader = self.cluster.leader()
-        assert leader is not None
+        if leader is None:
+            raise Violation("ReformedInTime", None, self.cluster.world.now, "no reformation server leads")
         decision = next((each for each in leader.primary.decisions if each.formation.number == self._awaited), None)
         if decision is None:
             raise Violation("ReformedInTime", None, self.cluster.world.now, "no formation without the crashed sites")

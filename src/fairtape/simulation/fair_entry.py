@@ -10,10 +10,11 @@ Three ways to enter a bid are compared on the same races, in one world with the 
   taken on arrival. This is as fair as the clocks are accurate and the gateways are honest: the last column of the
   table is the same method with a gateway in the last region that stamps early by the clock bound.
 
-Traders are next to the gateways of their regions. All regions have the same information and the same load.
+Traders are next to the gateways of their regions. All regions have the same information and the same load. For sources
+with different loads there is `unequal_load`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -22,7 +23,7 @@ from multiprocessing import get_context
 from random import Random
 from statistics import median
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from fairtape.core.cities import CITIES, City, faults_between, round_trip
 from fairtape.core.effects import Effect, Ordered, Release, Send
@@ -51,6 +52,7 @@ RACES_MAX: Final = 10**7
 RACES_PER_WORLD: Final = 250
 EVENTS_MAX: Final = 50_000_000
 
+WorldRun: TypeAlias = Callable[[int, int], tuple["EntryPath", ...]]
 _BID: Final = Struct("<IHq")  # race, region, stamp
 
 
@@ -293,8 +295,12 @@ def races_per_world(races: int) -> list[int]:
 
 def run_worlds(seed: int, worlds: Sequence[int], *, count: int, jobs: int) -> Iterator[tuple[EntryPath, ...]]:
     """Run these numbers of races, each in a world of its own, in `jobs` processes."""
+    return in_processes(partial(_run_world, count), seed, worlds, jobs=jobs)
+
+
+def in_processes(run: WorldRun, seed: int, worlds: Sequence[int], *, jobs: int) -> Iterator[tuple[EntryPath, ...]]:
+    """Call `run` with the seed of each world and its number of races."""
     seeds = [seed * RACES_MAX + world for world in range(len(worlds))]
-    run = partial(_run_world, count)
     if jobs == 1:
         yield from map(run, seeds, worlds)
         return

@@ -2,8 +2,8 @@
 
 *PlacedByArrival.* Within a token, sources are in the order in which the first block that is not acknowledged yet of
 each arrived at the token site, whether a source is idle or busy. *LateIsMarked.* A release is marked as late if, by
-the true time, it is later than permitted. A site whose clock is wrong can know this once it has heard an acknowledgment
-that was sent since its clock went wrong.
+the true time, it is later than permitted. A site whose clock is wrong can know this once it has heard, from more than
+half of the other members, an acknowledgment that was sent since its clock went wrong.
 """
 
 from itertools import count, groupby, pairwise
@@ -16,7 +16,7 @@ from fairtape.ring.receiver.receive_buffer import StreamKey
 from fairtape.ring.receiver.release import LATE_AFTER
 from fairtape.simulation.cluster import Cluster
 from fairtape.simulation.world import Observer, Violation
-from fairtape.wire.frames import Ack, Kind, NodeId, Range, decode_control, is_block
+from fairtape.wire.frames import Ack, Kind, Malformed, NodeId, Range, decode_control, is_block, kind_of
 from fairtape.wire.seals import SEAL_OVERHEAD
 
 _BLOCK: Final = Struct(">8xIIQQ")  # formation, source, incarnation, first number
@@ -30,6 +30,7 @@ class FairnessCheckers(Observer):
         self._arrivals: dict[NodeId, dict[tuple[StreamKey, int], int]] = {site: {} for site in cluster.sites}
         self._arrived = count(1).__next__
         self._acks_sent_at: dict[tuple[int, int], Instant] = {}  # by formation and token, in true time
+        self._heard: dict[NodeId, dict[NodeId, Instant]] = {site: {} for site in cluster.sites}  # when whose was sent
         self._runs_since: dict[NodeId, Instant] = {}  # the last restart, or end of a pause, in true time
         self._delays: dict[NodeId, Duration] = {}  # how late its processor has let a site act
         cluster.world.receipts = self._received
@@ -49,6 +50,20 @@ class FairnessCheckers(Observer):
                 name = (source, incarnation), first
                 if name not in arrivals and receiver.holds_block(*name, datagram):
                     arrivals[name] = self._arrived()
+            else:
+                self._note_ack(node, datagram)
+
+    def _note_ack(self, node: NodeId, datagram: bytes) -> None:
+        try:
+            ack = decode_control(datagram) if kind_of(datagram) is Kind.ACK else None
+        except Malformed:
+            return  # an intruder's
+        if ack is None:
+            return
+        assert isinstance(ack, Ack)
+        sent_at = self._acks_sent_at.get((ack.formation, ack.token))
+        if sent_at is not None:
+            self._heard[node][ack.sender] = max(sent_at, self._heard[node].get(ack.sender, 0))
 
     def fault_event(self, node: NodeId, what: str, now: Instant, /) -> None:  # noqa: ARG002
         if what in ("restart", "resume"):
@@ -97,6 +112,7 @@ class FairnessCheckers(Observer):
     def _could_know(self, node: NodeId) -> bool:
         receiver = self._cluster.site(node).receiver
         assert receiver is not None
-        heard = (receiver.formation.number, receiver.highest_ack)
-        sent_at = self._acks_sent_at.get(heard, 0)
-        return sent_at >= self._runs_since.get(node, 0)
+        others = [member for member in receiver.formation.members if member != node]
+        since = self._runs_since.get(node, 0)
+        heard = sum(self._heard[node].get(member, 0) >= since for member in others)
+        return heard > len(others) // 2

@@ -4,8 +4,9 @@
 site reports to survive K losses is held by K + 1 sites, and no formation has a smaller K than the least one, unless the
 operator resumed. *NumbersOnce.* No formation has a number that a member knows of another one. *BoundedMemory.* No queue
 of a machine exceeds its limit. *Progress.* While a majority of the members, enough for K, reach one another, X_R and
-through it the store, with correct clocks, the order goes on within three leases. A store that was lost counts as a new
-one: the first formation waits for absent sites.
+through it the store, with correct clocks, the order goes on within three leases. A leader's lease is the one that it
+claimed: after a slow store it is longer. A store that has lost formations counts as a new one: the next formation waits
+for absent sites, or for the operator.
 
 What the last two depend on is sampled from the truth: nodes, links, clocks and store as they are.
 """
@@ -27,6 +28,8 @@ from fairtape.wire.membership import SiteReport, decode_membership
 PROGRESS_LEASES: Final = 3
 SAMPLES_PER_LEASE: Final = 4
 LOSS_MAX: Final = 0.01  # of a link on which a majority is promised to make progress
+LEADER_CHECKED: Final = frozenset((Kind.SITE_REPORT, Kind.GRANT, Kind.FENCE, Kind.INSTALL))
+"""Sites report several times within a lease, and the others are what leaders send."""
 
 
 class OperationCheckers(Observer):
@@ -58,8 +61,9 @@ class OperationCheckers(Observer):
                 if report.loop == 0 and report.settled_through > self._kept_through[node]:
                     self._check_kept(node, report)
             case Kind.GRANT | Kind.FENCE | Kind.INSTALL:
-                self._check_leader(node)
                 self._check_formations()
+        if datagram[2] in LEADER_CHECKED:
+            self.check_leader()
 
     def _check_kept(self, node: NodeId, report: SiteReport) -> None:
         """KeptAsReported, by the sites that ever held a token. What is lost afterwards is another matter."""
@@ -102,22 +106,21 @@ class OperationCheckers(Observer):
         present = self._cluster.site(site).formation
         return journal.recovered().number >= number or (present is not None and present.number > number)
 
-    def _check_leader(self, node: NodeId) -> None:
-        world = self._cluster.world
-        for other in self._cluster.plan.reformers:
-            machine = world.machine(other)
-            store_of = self._cluster.store_access.store_of
-            if other == node or store_of(other) is not store_of(node):
-                continue  # two stores, two leaders: a site follows one of them (decision 63, One store)
-            if not world.is_up(other) or not isinstance(machine, Reformer):
-                continue
-            leads = machine.leads(world.now + world.clock(other).error_at(world.now))
-            if leads and not world.is_paused(other) and self._has_led_well(node) and self._has_led_well(other):
-                self._violated("OneLeader", node, f"leads while server {other} leads")
+    def check_leader(self) -> None:
+        """OneLeader, now, of the servers with one store: a site follows one of them (decision 63, One store)."""
+        leaders = [node for node in self._cluster.plan.reformers if self._leads(node)]
+        copied = self._cluster.store_access.copied
+        for group in ([node for node in leaders if (node in copied) == place] for place in (False, True)):
+            if len(group) > 1:
+                self._violated("OneLeader", group[-1], f"servers {group} lead at the same time")
 
-    def _has_led_well(self, node: NodeId) -> bool:
-        """Whether the clock of a server is within its bound. A lease is only as good as the clock that measures it."""
-        return is_correct(self._cluster, node)
+    def _leads(self, node: NodeId) -> bool:
+        """Whether a server leads with a correct clock: a lease is only as good as the clock that measures it."""
+        world = self._cluster.world
+        machine, shown = world.machine(node), world.now + world.clock(node).error_at(world.now)
+        assert isinstance(machine, Reformer)
+        runs = world.is_up(node) and not world.is_paused(node)
+        return runs and machine.leads(shown) and is_correct(self._cluster, node)
 
     def _sample(self) -> None:
         world = self._cluster.world
@@ -152,6 +155,7 @@ class Progress:
         self._common: frozenset[NodeId] = frozenset()  # the sites that were well in all of it
         self._reached = 0  # the highest token then
         self._restarted_at: dict[NodeId, Instant] = {}
+        self._leader_lease: Duration = cluster.plan.leader_lease  # the longest one claimed in the period
         self._recorded_at: Instant = 0  # the latest formation
         self._count = 0  # of formations
 
@@ -169,8 +173,8 @@ class Progress:
             self._count, self._recorded_at = len(formations), self._cluster.world.now
             self._reached = min(self._reached, formations[-1].first_token - 1)  # a Break takes tokens back
         leader = self._cluster.leader()
-        waits = leader is not None and leader.primary.formation is None  # for absent sites, as the first leader does
-        if not formations or waits or not self._servers_are_well():
+        self._leader_lease = max(self._leader_lease, self._claimed_lease())
+        if not formations or self._has_lost(formations, leader) or not self._servers_are_well():
             self._begin()
             return None
         formation = formations[-1]
@@ -192,11 +196,24 @@ class Progress:
     def _begin(self, well: frozenset[NodeId] = frozenset(), reached: int = 0) -> None:
         self._since, self._common = self._cluster.world.now, well
         self._reached = max(self._reached, reached)
+        self._leader_lease = self._claimed_lease() or self._leader_lease
 
     def _lease(self, formation: Formation) -> Duration:
         """The longest of the leases on which failures are detected."""
         timing = formation.timing
-        return max(timing.lease_period + lease_margin(timing), self._cluster.plan.leader_lease)
+        return max(timing.lease_period + lease_margin(timing), self._leader_lease)
+
+    def _claimed_lease(self) -> Duration:
+        """The lease of the latest claim, which other servers must wait for; 0: the store knows none."""
+        leadership = self._cluster.store_access.store.leadership
+        return 0 if leadership is None else leadership.lease
+
+    def _has_lost(self, formations: list[Formation], leader: Reformer | None) -> bool:
+        """Whether the store has lost the latest formation, and no leader goes on with what it remembers of it."""
+        known = [entry.number for entry in self._cluster.store_access.store.log if entry.loop == 0]
+        if known and known[-1] == formations[-1].number:
+            return False
+        return leader is None or leader.primary.formation != formations[-1]
 
     def _enough(self, sites: frozenset[NodeId], formation: Formation) -> bool:
         """Whether these sites are to go on alone: a majority of the members, with K, and with what the others had."""

@@ -72,12 +72,15 @@ class SimulatedJournal:
         self.released_through = release.token
 
     def after(self, token: int, formation: int | None, size_max: int) -> list[bytes]:
-        """The entries after a position: at least one if there is any, then as many as the limit allows."""
+        """The entries after a position: at least one if there is any, then as many as the limit allows.
+
+        Where the formation is unknown (None), the change to that of the first entry precedes them.
+        """
         known = formation is not None
         start = bisect_right(self._positions, (formation, token)) if known else self._first_above(token)
-        found: list[bytes] = []
-        for encoded in self._encoded[start:]:
-            if found and size_max < len(encoded):
+        found = [] if known else self._change_before(start)
+        for index, encoded in enumerate(self._encoded[start:]):
+            if index and size_max < len(encoded):
                 break
             size_max -= len(encoded)
             found.append(encoded)
@@ -99,6 +102,13 @@ class SimulatedJournal:
                 return Extract(found, end, counted, exhausted=False)
             end, counted = self._positions[index], counted + chunks
         return Extract(found, end, counted, exhausted=True)
+
+    def _change_before(self, start: int) -> list[bytes]:
+        """The change of formation that is in force at this entry, if there is such an entry, and it is no change."""
+        if start == len(self.entries) or isinstance(self.entries[start], FormationChange):
+            return []
+        earlier = range(start - 1, -1, -1)
+        return next(([self._encoded[at]] for at in earlier if isinstance(self.entries[at], FormationChange)), [])
 
     def _first_above(self, token: int) -> int:
         for index, entry in enumerate(self.entries):

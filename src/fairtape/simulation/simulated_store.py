@@ -6,6 +6,7 @@ Some servers may use another store: that of a copy of the deployment's folder. T
 formation that was ever recorded, whatever the store still knows, or another one.
 """
 
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.core.instants import SECOND, Duration
+from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.wire.frames import NodeId
 
 OTHER_STORE: Final = 1 << 20  # the identity of the store of a copy of the folder
@@ -53,6 +54,9 @@ class MemoryFormationStore:
             case Record():
                 return self._record(question.entries)
 
+    def probe(self) -> bool:
+        return True
+
     def close(self) -> None:
         """Nothing to release."""
 
@@ -79,7 +83,7 @@ class _Backup(NamedTuple):
 class SimulatedStoreAccess:
     """The connection of the reformation servers to the formation store, with delay, outages and other faults."""
 
-    def __init__(self, delay: Duration, chance: Random) -> None:
+    def __init__(self, delay: Duration, chance: Random, *, now: Callable[[], Instant] = lambda: 0) -> None:
         self.store = MemoryFormationStore()
         self.other = MemoryFormationStore(OTHER_STORE)  # of a copy of the folder
         self.copied: set[NodeId] = set()  # servers that use the other one
@@ -90,19 +94,31 @@ class SimulatedStoreAccess:
         self.next_call_delay: Duration = 0  # the next call takes at least this long
         self.answer_lost: dict[NodeId, Duration] = {}  # whose next claim is carried out, and after how long it gives up
         self.answers_late: Duration = 0  # claims are carried out at once, and their answers arrive this much later
+        self.behind_faults = False  # servers reach it through another store, with faults of its own
         self._delay = delay
         self._chance = chance
+        self._now = now
+        self._answered_at: Instant = 0  # when the last request that a fault delays has an answer, or is given up
         self._backups: list[_Backup] = []  # before each request that recorded something
 
     @property
     def disturbed(self) -> bool:
-        """Whether any server may not get its answers in time."""
-        lost = self.unavailable or self.cut_off or self.copied or self.answer_lost
+        """Whether any server may not get its answers in time, also to a request that it made before a fault ended."""
+        if self._now() < self._answered_at:
+            return True
+        lost = self.unavailable or self.cut_off or self.copied or self.answer_lost or self.behind_faults
         return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
         """The response and its delay. In an outage a request may be carried out although the response is lost."""
-        delay = int(self._delay * self._chance.uniform(0.5, 2.0))
+        usual = int(self._delay * self._chance.uniform(0.5, 2.0))
+        delay, response = self._respond(node, question)
+        if delay:
+            self._answered_at = max(self._answered_at, self._now() + delay)
+        return (delay if isinstance(response, Unavailable) else max(delay, usual)), response
+
+    def _respond(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
+        """The response, and the delay that a fault causes; 0: none."""
         if self.unavailable or node in self.cut_off:
             if self._chance.random() < 0.2:
                 self._carry_out(node, question)
@@ -113,7 +129,7 @@ class SimulatedStoreAccess:
             if node in self.answer_lost:
                 return self.answer_lost.pop(node), Unavailable(question)
             slow = max(slow, self.answers_late)
-        return max(delay, slow), response
+        return slow, response
 
     def store_of(self, node: NodeId) -> MemoryFormationStore:
         """The store that a server uses."""

@@ -1,8 +1,11 @@
 """What `fairtape status` says about a site, and about the guaranteed delay."""
 
-from fairtape.cli.status import SILENT_MIN, pace_line, site_row
+from pathlib import Path
+
+from fairtape.cli.status import SILENT_MIN, excess_line, pace_line, site_row
 from fairtape.core.timing import PROFILES, Timing
 from fairtape.deployment.config.description import Node, NodeKind
+from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.deployment.status import TokenSchedule
 from unit.deployment.status_values import site_status
 
@@ -22,6 +25,16 @@ def test_another_pace_is_printed_with_the_delay_that_it_costs() -> None:
         "guaranteed delay 55 ms instead of 35 ms: the token passes every 15 ms instead of 5 ms, because sites released"
         " late"
     )
+
+
+def test_the_rule_for_more_than_k_silent_sites_is_printed_with_its_reason(tmp_path: Path) -> None:
+    alone = create_deployment(tmp_path / "alone", Draft(loops=(3,), profile="lan"))
+    assert excess_line(alone) == (
+        "with more than K silent sites the ring goes on, with a Break: the default on one machine without a trading"
+        " floor"
+    )
+    stated = create_deployment(tmp_path / "stated", Draft(loops=(3,), profile="lan", excess="halt"))
+    assert excess_line(stated) == "with more than K silent sites the ring halts: as the deployment's file says"
 
 
 def test_a_site_that_runs_and_does_not_report_is_not_shown_with_what_it_reported_last() -> None:

@@ -87,6 +87,15 @@ def test_a_commit_has_the_same_time_after_the_last_token_that_it_waits_for_whate
     assert replace(timing, commit_delay=PROFILES[name].commit_delay) == PROFILES[name]
 
 
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("sets", [1, 2, 5])
+def test_the_guaranteed_delay_includes_the_turns_of_the_request_sets(name: str, sets: int) -> None:
+    """(k_p - 1) Δ_T.  2001 §5.2, decision 49, Commit delay and K."""
+    longer = PROFILES[name].with_resilience(1, request_sets=sets)
+    assert longer.delay_max == PROFILES[name].with_resilience(1).delay_max + (sets - 1) * longer.token_period
+    assert longer.reform_delay == PROFILES[name].reform_delay
+
+
 @given(timings)
 def test_requests_are_collected_for_less_than_a_one_way_delay(timing: Timing) -> None:
     assert timing.request_delay <= timing.one_way_max <= timing.retry_period

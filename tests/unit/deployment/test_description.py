@@ -123,6 +123,17 @@ def test_the_commit_delay_of_a_profile_grows_with_every_token_that_a_commit_wait
         assert deployment.timing.commit_delay == metro.commit_delay + tokens * metro.token_period
 
 
+def test_the_guaranteed_delay_of_a_deployment_includes_the_turns_of_its_request_sets(tmp_path: Path) -> None:
+    """Complete by t_e + Δ_R + (k_p - 1) Δ_T, so the commit waits as much longer (decision 49, Commit delay and K)."""
+    metro, one = PROFILES["metro"], "request_sets = 1"
+    assert made(tmp_path / "one").timing.delay_max == metro.delay_max + metro.token_period
+    for sets, turns in ((2, 1), (3, 2), (9, 2)):  # more sets than sites: each site has its own
+        deployment = changed(tmp_path / str(sets), one, f"request_sets = {sets}")
+        assert deployment.timing.delay_max == metro.delay_max + (1 + turns) * metro.token_period
+    own = changed(tmp_path / "own", one, "request_sets = 3\ncommit_delay_us = 40000")
+    assert own.timing.commit_delay == 40 * MILLISECOND
+
+
 def test_the_pace_adapts_on_one_machine_or_where_the_file_says_so(tmp_path: Path) -> None:
     assert made(tmp_path / "hosts").topology.pace is None
     assert made(tmp_path / "cities", hosts=(), loops=(2,), cities=("London", "Tokyo")).topology.pace is None
@@ -133,6 +144,42 @@ def test_the_pace_adapts_on_one_machine_or_where_the_file_says_so(tmp_path: Path
     former = changed(tmp_path / "former", 'pace = "fixed"', "")
     assert former.topology.pace is None
     assert former.topology.pace_max == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "added", "excess", "reason"),
+    [
+        ((), "", Excess.CONTINUE, "the default on one machine without a trading floor"),
+        (("127.0.0.1", "127.0.0.2"), "", Excess.CONTINUE, "the default on one machine without a trading floor"),
+        (HOSTS[:1], "", Excess.CONTINUE, "the default on one machine without a trading floor"),
+        (HOSTS, "", Excess.HALT, "the default on several machines"),
+        ((), '[gateways]\nXLON = { entry = "127.0.0.1:9101" }', Excess.HALT, "the default with a trading floor"),
+        ((), '[floor.arbiters]\ns1 = "XTKS"', Excess.HALT, "the default with a trading floor"),
+    ],
+)
+def test_a_ring_halts_by_default_where_orders_are_traded_or_a_second_machine_has_nodes(
+    tmp_path: Path, hosts: tuple[str, ...], added: str, excess: Excess, reason: str
+) -> None:
+    """Decision 66, Trades and Breaks."""
+    made(tmp_path, hosts=hosts, loops=(3,))
+    with (tmp_path / FILE).open("a") as file:
+        file.write(f"\n{added}\n")
+    deployment = read_deployment(tmp_path)
+    assert (deployment.topology.excess, deployment.excess_reason) == (excess, reason)
+
+
+def test_an_explicit_excess_is_kept(tmp_path: Path) -> None:
+    for excess in Excess:
+        deployment = made(tmp_path / excess.value, excess=excess.value)
+        assert (deployment.topology.excess, deployment.excess_reason) == (excess, "as the deployment's file says")
+
+
+def test_operators_of_a_floor_make_it_halt(tmp_path: Path) -> None:
+    text = '# operators = ["XNYS"]'
+    made(tmp_path, hosts=(), loops=(3,))
+    written = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(written.replace(text, text.removeprefix("# ")))
+    assert read_deployment(tmp_path).topology.excess is Excess.HALT
 
 
 def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
@@ -151,7 +198,7 @@ def test_a_profile_is_overridden_field_by_field(tmp_path: Path) -> None:
         ("stripe = 0", "stripe = 0\nstripe = 1", r"is not valid TOML: .*; correct that line"),
         ("resilience = 1", "resilience = true", r"order\.resilience is True; expected a number from 0 to 127"),
         ("resilience = 1", 'resilience = "most"', r"order\.resilience is 'most'; expected a number from 0 to 127"),
-        ('excess = "continue"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
+        ('# excess = "halt"', 'excess = "stop"', r"order\.excess is 'stop'; expected one of halt, continue"),
         ('transport = "multicast"', 'transport = "tcp"', r"network\.transport is 'tcp'; expected one of multicast"),
         ('transport = "multicast"', 'carrier = "tcp"', r"network\.carrier is 'tcp'; expected one of multicast, mesh"),
         ('transport = "multicast"', "", r"lacks network\.transport; give a text there"),

@@ -316,9 +316,21 @@ def test_from_any_position_exactly_the_following_entries_are_returned(
 
 @settings(max_examples=80)
 @given(token=st.integers(0, HISTORY[-1].token + 1))
-def test_without_a_formation_everything_with_a_later_token_is_returned(token: int, catchup_directory: Path) -> None:
-    expected = [encoded for entry, encoded in zip(HISTORY, ENCODED, strict=True) if entry.token > token]
-    assert History(catchup_directory).after(token, 1 << 30) == expected
+def test_without_a_formation_the_one_in_force_and_everything_with_a_later_token_are_returned(
+    token: int, catchup_directory: Path
+) -> None:
+    start = next((at for at, entry in enumerate(HISTORY) if entry.token > token), len(HISTORY))
+    changes = [at for at in range(start + 1) if at < len(HISTORY) and isinstance(HISTORY[at], FormationChange)]
+    in_force = changes[-1:] if start < len(HISTORY) and changes[-1:] != [start] else []
+    expected = [*map(ENCODED.__getitem__, in_force), *ENCODED[start:]]
+    simulated = SimulatedJournal()
+    for entry in HISTORY:
+        simulated.append(entry)
+    for size_max in (1, 1 << 30):
+        found = History(catchup_directory).after(token, size_max)
+        assert found == expected[: len(found)]
+        assert len(found) == len(expected) or len(found) == len(in_force) + 1
+        assert simulated.after(token, None, size_max) == found
 
 
 def test_an_unknown_position_skips_nothing(catchup_directory: Path) -> None:

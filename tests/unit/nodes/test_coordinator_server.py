@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fairtape.core.effects import Notice, QueryStore, Send
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
-from fairtape.core.instants import MILLISECOND, SECOND, Instant
+from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
@@ -219,3 +219,25 @@ def test_noise_is_counted_and_changes_nothing() -> None:
     served.server.receive(b"noise", NOW)
     served.server.receive(bytes(100), NOW)
     assert served.server.counts["malformed"] == 2
+
+
+def delay_measured(*, runs: bool) -> Duration:
+    """What a server makes of a request that took 1.2 seconds, in which it was running, or stood still."""
+    served = Served(101, MemoryFormationStore())
+    served.run(NOW, NOW + SECOND)
+    server, now = served.server, NOW + SECOND
+    while not (asked := [each for each in server.drain() if isinstance(each, QueryStore)]):
+        now += 10 * MILLISECOND
+        server.wake(now)
+    for at in range(now, now + 1_200 * MILLISECOND, 10 * MILLISECOND) if runs else ():
+        deadline = server.deadline()
+        if deadline is not None and deadline <= at:
+            server.wake(at)
+    server.answered(served.store.answer(asked[0].question), now + 1_200 * MILLISECOND)
+    return server.primary.recording_delay
+
+
+def test_a_server_that_stood_still_measures_nothing() -> None:
+    """Otherwise each reformation waits for a store that is not slow.  Decision 68, Leader's lease."""
+    assert delay_measured(runs=True) == 2_400 * MILLISECOND
+    assert delay_measured(runs=False) == 0

@@ -214,6 +214,15 @@ def test_a_pace_changes_the_token_period_and_the_commit_delay_and_nothing_else(
     assert timing.slowed(1, resilience) == timing
 
 
+def test_at_a_slower_pace_the_turns_of_request_sets_are_longer() -> None:
+    """(K + k_p - 1) token periods of the pace, and the time for one late token (decision 49, Commit delay and K)."""
+    timing = TIMING.with_resilience(1, request_sets=3)
+    policy = Topology(loops=(LoopTopology(number=0, tour=SITES, timing=timing, request_sets=3),), resilience=1)
+    for pace in PACES[1:]:
+        slow = paced(timing, policy, pace)
+        assert slow.commit_delay >= (1 + 2 + 1) * slow.token_period
+
+
 def test_the_pace_of_a_formation_is_read_from_its_timing() -> None:
     """So a new leader continues with it, and retries are not touched (decision 28, Retry adaptation)."""
     policy = topology()

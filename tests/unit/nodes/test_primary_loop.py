@@ -244,16 +244,22 @@ def test_a_loop_halts_before_its_promised_resilience_shrinks() -> None:
     assert (following.members, following.resilience, following.broken) == ((1,), 0, False)
 
 
-def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None:
-    """Decision 55, Accused members."""
+def after_a_needless_reformation() -> tuple[PrimaryLoopCoordinator, Formation]:
+    """Site 3 has accused site 1, and all have answered."""
     loop = led()
     loop.receive_report(report_of(3, suspect=1, suspect_token=21), NOW)
     for site in (1, 2, 3):
         accusation = {"suspect": 1, "suspect_token": 21} if site == 3 else {}
         loop.receive_report(report_of(site, membership_state=MembershipState.FENCED, **accusation), NOW)
     second = record(loop, NOW)
-    assert set(second.members) == {1, 2, 3}
     loop.outbox.clear()
+    return loop, second
+
+
+def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None:
+    """Decision 55, Accused members."""
+    loop, second = after_a_needless_reformation()
+    assert set(second.members) == {1, 2, 3}
     at = NOW + LEASE // 2
     for site in (1, 2):
         loop.receive_report(report_of(site, formation=4), at)
@@ -269,6 +275,26 @@ def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None
         accusation = {"suspect": suspect, "suspect_token": 21}
         loop.receive_report(report_of(site, formation=4, membership_state=MembershipState.FENCED, **accusation), until)
     assert set(record(loop, until).members) == {1, 2}
+
+
+def test_an_earlier_report_that_arrives_after_an_accusation_leaves_no_timer_behind() -> None:
+    """Reported again, it is followed after another round.  Decision 55, Accused members."""
+    loop, second = after_a_needless_reformation()
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, formation=4), NOW)
+    accused = report_of(3, formation=4, suspect=1, suspect_token=21)
+    loop.receive_report(accused, NOW)
+    until = NOW + len(second.members) * second.timing.token_period + second.timing.retry_period
+    assert loop.deadline() <= until
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, formation=4), until - 1)
+    loop.wake(until)
+    assert not said(loop, Fence)
+    assert loop.deadline() > until
+    loop.receive_report(accused, until)
+    assert not said(loop, Fence)
+    loop.wake(2 * until - NOW)
+    assert said(loop, Fence) == [1, 2, 3]
 
 
 def test_a_site_that_fails_twice_waits_before_it_joins_again() -> None:

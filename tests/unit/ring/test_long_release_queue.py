@@ -1,14 +1,19 @@
 """Decision 60, Long release queues: what waits beyond a limit is read again from the journal."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from fairtape.core.effects import Deliver, Fetch, Ordered, Span
+from fairtape.core.effects import Deliver, Fetch, FormationChange, Ordered, Span
+from fairtape.core.entries import decode_entry
 from fairtape.core.instants import SECOND, Instant
+from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
+from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.receiver import release
-from fairtape.ring.receiver.release import SLICE_SIZE, SLICE_TOKENS, TOKEN_SIZE, ReleaseQueue, size_of
+from fairtape.ring.receiver.release import HELD_MAX, SLICE_SIZE, SLICE_TOKENS, TOKEN_SIZE, ReleaseQueue, size_of
+from fairtape.simulation.simulated_journal import SimulatedJournal
 from unit.ring.ring_values import SOURCE, formation
 
 LAYOUT = formation()
@@ -18,6 +23,11 @@ BODY = b"\0\1" + bytes(998)
 def ordered(token: int, count: int = 1) -> Ordered:
     spans = (Span(SOURCE, 1, token, count, token, (BODY,) * count, (1,) * count),) if count else ()
     return Ordered(0, LAYOUT.number, token, token, count, LAYOUT.scheduled_at(token), spans)
+
+
+def change_to(following: Formation, sequence: int) -> FormationChange:
+    layout, token = encode_formation(following), following.first_token
+    return FormationChange(0, following.number, token, sequence, following.broken, layout, following.starts_at)
 
 
 class Site:
@@ -104,6 +114,7 @@ def test_memory_is_bounded_however_long_a_clock_is_doubted(monkeypatch: pytest.M
     assert site.held_most <= limit + size_of(ordered(1))
     assert site.queue.unread is not None
     assert site.queue.unread.positions <= 200
+    assert all(size <= limit for _, size, limit in site.queue.queue_sizes())
     ends_at = LAYOUT.commit_at(3_000)
     site.queue.set_clock_excess(0, ends_at)
     site.act(ends_at, 3_000)
@@ -121,6 +132,29 @@ def test_a_restarted_site_reads_what_it_had_not_released_in_pieces() -> None:
     site.act(LAYOUT.commit_at(1_010), 1_010)
     assert [each.ordered.token for each in site.released] == list(range(1, 1_010))
     assert site.held_most < 100 * size_of(ordered(1))
+
+
+def test_a_restarted_site_releases_by_the_formation_in_force_that_began_before() -> None:
+    """Decision 51, Pace: the change to it is in the journal before what was released, and a later one shortens Δ_C."""
+    slow = replace(LAYOUT, timing=replace(LAYOUT.timing, commit_delay=3 * LAYOUT.timing.commit_delay))
+    fast = replace(LAYOUT, number=LAYOUT.number + 1, first_token=5)
+    journal = SimulatedJournal()
+    for each in (slow, fast):
+        tokens = [ordered(token) for token in range(each.first_token, each.first_token + 4)]
+        journal.append(change_to(each, sequence=each.first_token))
+        for token in tokens:
+            journal.append(replace(token, formation=each.number))
+    queue = ReleaseQueue(FormationHistory(fast), after=2)
+    queue.held_max = HELD_MAX
+    queue.continue_unread(8)
+    wanted = queue.wanted_read()
+    assert wanted is not None
+    encoded = journal.after(wanted.token, wanted.formation, wanted.size_max)
+    now = slow.commit_at(8)
+    queue.add_read(map(decode_entry, encoded), now)
+    queue.settle(8, now)
+    delays = [each.release.commit_at - each.ordered.acknowledged_at for each in queue.due(now)]
+    assert delays == [slow.timing.commit_delay] * 2 + [fast.timing.commit_delay] * 4
 
 
 def test_a_turn_releases_a_slice_and_the_rest_is_due_at_once() -> None:

@@ -337,7 +337,7 @@ def test_a_stream_knows_its_key() -> None:
 
 
 def test_a_busy_source_does_not_keep_its_place() -> None:
-    """Decision 45: the place of a source is that of its first unacknowledged block."""
+    """Decision 65, Place within a token: the place of a source is that of its first unacknowledged block."""
     held = holding(block(1), block(1, node=OTHER_SOURCE), block(2))
     assert held.unacknowledged(10) == [named(1, 2), named(1, node=OTHER_SOURCE)]
     held.take(named(1), 1)

@@ -12,7 +12,7 @@ from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fairtape.core.addresses import PORT_MAX, Address, find_address, format_address, is_host
+from fairtape.core.addresses import PORT_MAX, Address, find_address, format_address, is_host, is_loopback
 from fairtape.core.cities import CITIES, City, city, faults_between
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MICROSECOND, MILLISECOND, Duration
@@ -98,6 +98,11 @@ class FloorSettings:
     operators: tuple[NodeId, ...] | None = None  # sources that may open markets and deposit money; None: all
     arbiters: Mapping[NodeId, NodeId] = field(default_factory=dict)  # by site: the source that reports its trades
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether the file names who opens markets or reports trades. Every new file has the number of passes."""
+        return self.operators is not None or bool(self.arbiters)
+
     def new(self) -> "Floor":
         from fairtape.exchange.floor import Floor  # only replicas need it; most readers of the file do not
 
@@ -133,6 +138,7 @@ class InjectedFaults:
 VERSION: Final = 1
 FILE: Final = "deployment.toml"
 JOURNALS: Final = "journals"
+INCARNATIONS: Final = "incarnations"
 TEMPORARY: Final = "temporary"  # marks a deployment that `fairtape listen` created
 DATAGRAM_MIN: Final = 576
 TRACE_MIB: Final = 256  # limit of the traces of one site
@@ -202,6 +208,7 @@ class Deployment:
     gateways: Mapping[str, GatewayOptions]  # by the names of their sources
     link_faults: InjectedFaults | None = None
     floor: FloorSettings = _ANY_FLOOR
+    excess_reason: str = ""  # why `topology.excess` is what it is
     stripe: int = 0
     datagram_max: int = DATAGRAM_MAX
 
@@ -250,6 +257,10 @@ class Deployment:
         """The folder of a site's journal."""
         return self.folder / JOURNALS / site.name
 
+    def incarnation_file_of(self, node: Node) -> Path:
+        """Where a node keeps its last incarnation. It is not in the journal, which may be replaced."""
+        return self.folder / INCARNATIONS / node.name
+
 
 def is_temporary(folder: Path) -> bool:
     """Whether `fairtape listen` created the deployment of this folder, and so runs it again."""
@@ -273,6 +284,10 @@ def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
     nodes = _nodes(table)
     journal, clock, store = table.table("journal", optional=True), table.table("clock"), table.table("store")
     process = table.table("process", optional=True)
+    rules = table.table("order", optional=True)
+    floor = _floor(table.table("floor", optional=True), nodes)
+    gateways = _gateways(folder, table.table("gateways", optional=True), nodes)
+    excess, excess_reason = _excess(rules, nodes, trading=bool(gateways) or floor.is_configured)
     url = _url(store)
     declared = clock.number("declared_bound_us", 1, PERIOD_MAX // MICROSECOND, None)
     found = Deployment(
@@ -290,9 +305,10 @@ def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
         access=_access(folder, store, url),
         real_time=_real_time(process),
         edge=_edge(folder, table.table("edge", optional=True), nodes, stripe),
-        floor=_floor(table.table("floor", optional=True), nodes),
-        gateways=_gateways(folder, table.table("gateways", optional=True), nodes),
-        topology=_topology(table, nodes),
+        floor=floor,
+        gateways=gateways,
+        topology=_topology(table, rules, nodes, excess),
+        excess_reason=excess_reason,
         link_faults=_link_faults(table.table("link_faults", optional=True), nodes),
     )
     _refuse_shared_sources(table, found)
@@ -562,11 +578,21 @@ def _publisher(publishers: TomlTable, name: str, fields: TomlTable, nodes: Mappi
     return place
 
 
-def _topology(table: TomlTable, nodes: Mapping[str, Node]) -> Topology:
-    rules = table.table("order", optional=True)
+def _excess(rules: TomlTable, nodes: Mapping[str, Node], *, trading: bool) -> tuple[Excess, str]:
+    """What to do when more than K members are silent, and why (decision 66, Trades and Breaks)."""
+    if "excess" in rules:
+        return rules.choice("excess", {each.value: each for each in Excess}), "as the deployment's file says"
+    if trading:
+        return Excess.HALT, "the default with a trading floor"
+    machines = {"" if is_loopback(node.host) else node.host for node in nodes.values()}
+    if len(machines) > 1:
+        return Excess.HALT, "the default on several machines"
+    return Excess.CONTINUE, "the default on one machine without a trading floor"
+
+
+def _topology(table: TomlTable, rules: TomlTable, nodes: Mapping[str, Node], excess: Excess) -> Topology:
     resilience = _resilience(rules)
     resilience_min = rules.number("resilience_min", 0, MEMBERS_MAX - 1, None)
-    excess = rules.choice("excess", {each.value: each for each in Excess}, Excess.CONTINUE.value)
     remedy = rules.choice("remedy", {each.value: each for each in Remedy}, Remedy.BYPASS.value)
     pace = rules.choice("pace", _PACES, "fixed")
     rules.finish()
@@ -603,7 +629,9 @@ def _loops(tables: list[TomlTable], nodes: Mapping[str, Node], resilience: int |
         number = table.number("number", 0, LOOPS_MAX, place)
         tour = tuple(_site(table, "tour", name, nodes) for name in table.names("tour"))
         junction = table.take("junction", str, None) if number else None
-        timing = _timing(table, 0 if number else resilience_among(len(tour), resilience))
+        request_sets = table.number("request_sets", 1, MEMBERS_MAX, 1)
+        sets = min(request_sets, len(tour))
+        timing = _timing(table) if number else _timing(table, resilience_among(len(tour), resilience), sets)
         try:
             yield LoopTopology(
                 number=number,
@@ -612,7 +640,7 @@ def _loops(tables: list[TomlTable], nodes: Mapping[str, Node], resilience: int |
                 parent=table.number("parent", 0, LOOPS_MAX, 0) if number else 0,
                 junction=None if junction is None else _site(table, "junction", junction, nodes),
                 stride=table.number("stride", 1, STRIDE_MAX, 1),
-                request_sets=table.number("request_sets", 1, MEMBERS_MAX, 1),
+                request_sets=request_sets,
             )
         except BadTopology as bad:
             raise UserError(f"{table.file}: {_with_names(str(bad), nodes)}") from None
@@ -627,7 +655,7 @@ def _site(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) ->
     return node.number
 
 
-def _timing(table: TomlTable, resilience: int) -> Timing:
+def _timing(table: TomlTable, resilience: int = 0, request_sets: int = 1) -> Timing:
     """A profile, overridden field by field. Decision 49, Commit delay and K: an override stays."""
     named = table.choice("profile", {name: name for name in PROFILES}, "metro")
     overrides: dict[str, int] = {}
@@ -640,7 +668,7 @@ def _timing(table: TomlTable, resilience: int) -> Timing:
         overrides["retries_max"] = retries
     try:
         timing = profile(named, **overrides)
-        return timing if "commit_delay" in overrides else timing.with_resilience(resilience)
+        return timing if "commit_delay" in overrides else timing.with_resilience(resilience, request_sets=request_sets)
     except BadTiming as bad:
         raise UserError(f"{table.file}: {bad}") from None
 

@@ -14,8 +14,8 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +23,8 @@ from statistics import median
 from typing import Final
 
 from fairtape.core.errors import UserError
-from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration
+from fairtape.core.formation_log import STORE_CALLS_PER_LEASE
+from fairtape.core.instants import MICROSECOND, MILLISECOND, SECOND, Duration, Instant
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.capacity import cores_here, sites_max
 from fairtape.deployment.config.description import FILE, Deployment
@@ -33,6 +34,8 @@ from fairtape.net.driver import may_run_in_real_time
 from fairtape.net.loopback import PORTS, free_ports
 from fairtape.net.transports import LOOPBACK, multicast_works
 from fairtape.net.udp import BUFFER_SIZE, UdpSocket, bind
+from fairtape.nodes.coordinator.leadership import LEASE_MAX
+from fairtape.storage.formation_stores import FormationStore, measure_writes
 
 GROUP: Final = "239.195.0.1"  # any group: its route is looked up and nothing is sent
 PORTS_WANTED: Final = 256
@@ -407,11 +410,12 @@ def _shown(period: Duration) -> str:
     return f"{period / MILLISECOND:,.1f} ms"
 
 
-def check_ready(deployment: Deployment) -> None:
+def check_ready(deployment: Deployment) -> Duration:
     """Raise `UserError` where this machine cannot run all processes of a deployment.
 
-    Every address must be free and the store must answer. It is checked before anything is started: otherwise each
-    process would report the same error by itself, while others already run.
+    Every address must be free, and the store must answer soon enough. It is checked before anything is started:
+    otherwise each process would report the same error by itself, while others already run. Returns how long a write to
+    the store takes.
     """
     publishers = {} if deployment.edge is None else deployment.edge.publishers
     nodes = (*deployment.sites, *deployment.reformers)
@@ -426,4 +430,37 @@ def check_ready(deployment: Deployment) -> None:
                     f"{deployment.folder / FILE}: {field} cannot be used here: {error}; "
                     "start the sites of other machines there, with: fairtape node DIR NAME"
                 ) from None
-    open_formation_store(deployment).close()
+    with closing(open_formation_store(deployment)) as store:
+        return check_store_speed(deployment, store)
+
+
+def check_store_speed(
+    deployment: Deployment, store: FormationStore, *, clock: Callable[[], Instant] = time.perf_counter_ns
+) -> Duration:
+    """How long a write to the store takes. Raises `UserError` if that is too long for the longest lease of a leader.
+
+    Decision 68, Leader's lease: a lease is several times as long.
+    """
+    named = f"{deployment.folder / FILE}: store.url is {deployment.store!r}"
+    period = measure_writes(store, clock=clock)
+    if period is None:
+        raise UserError(f"{named}, which does not carry out a write; free its disk, or name another store")
+    longest = max(deployment.leader_lease, LEASE_MAX)
+    if STORE_CALLS_PER_LEASE * period > longest:
+        raise UserError(
+            f"{named}, where a write takes {_shown(period)} (99th percentile); the longest lease of a reformation"
+            f" server is {_shown(longest)}, so a write may take {_shown(longest // STORE_CALLS_PER_LEASE)}: name a"
+            " store on a faster disk, or stop what keeps this one busy"
+        )
+    return period
+
+
+def store_notice(deployment: Deployment, period: Duration) -> str | None:
+    """What a store that takes so long means for failovers; None: nothing."""
+    lease = STORE_CALLS_PER_LEASE * period
+    if lease <= deployment.leader_lease:
+        return None
+    return (
+        f"a write to the store takes {_shown(period)} (99th percentile), so the lease of the leading reformation server"
+        f" is {_shown(lease)} instead of {_shown(deployment.leader_lease)}: another one replaces it later"
+    )

@@ -6,12 +6,11 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
-from fairtape.core.addresses import Address, format_address
+from fairtape.core.addresses import Address, format_address, is_loopback
 from fairtape.core.cities import CITIES, city, node_name
 from fairtape.core.errors import UserError
 from fairtape.core.toml_table import TomlTable
@@ -48,7 +47,7 @@ class Draft:
     sources: int = 3
     store: str = LOCAL_STORE
     resilience: str = "1"
-    excess: str = "continue"
+    excess: str | None = None  # "halt" or "continue"; None: the file leaves it out, and its default follows its content
     remedy: str = "bypass"
     hosts: tuple[str, ...] = ()  # used in turn; none: only this machine
     mesh: bool = False
@@ -73,7 +72,7 @@ class Draft:
     @property
     def local(self) -> bool:
         """Whether all nodes are on this machine."""
-        return all(_is_loopback(host) for host in self.hosts)
+        return all(is_loopback(host) for host in self.hosts)
 
     @property
     def store_host(self) -> str | None:
@@ -110,13 +109,6 @@ class Draft:
             return "metro"
         candidates = candidate_profiles(self.sites, cores_here())
         return candidates[-1] if candidates else "wan"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return IPv4Address(host).is_loopback
-    except AddressValueError:
-        return host == "localhost"
 
 
 def create_deployment(folder: Path, draft: Draft, *, temporary: bool = False) -> Deployment:
@@ -312,7 +304,13 @@ def _rules(draft: Draft) -> Iterator[str]:
     resilience = draft.resilience if draft.resilience.isdigit() else f'"{draft.resilience}"'
     yield "[order]"
     yield f'resilience = {resilience}  # K: a message is released when K + 1 sites hold it; or "majority", or "all"'
-    yield f'excess = "{draft.excess}"  # when more than K sites fail: "halt", or "continue" with a Break in the order'
+    if draft.excess is None:
+        yield "# When more than K sites fail: halt, or continue with a Break in the order, which voids trades. Without"
+        yield "# it: halt on several machines, or with gateways, arbiters or operators of a floor; otherwise continue."
+        yield '# excess = "halt"'
+    else:
+        yield "# When more than K sites fail: halt, or continue with a Break in the order, which voids trades."
+        yield f'excess = "{draft.excess}"'
     yield f'remedy = "{draft.remedy}"  # a failed site is left out, or "replace"d by a site of its secondary loop'
     yield f'pace = "{draft.chosen_pace}"  # "adapt": the token is slowed where sites release late; "fixed": never'
     yield ""

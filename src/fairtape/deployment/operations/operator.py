@@ -7,7 +7,7 @@ from fairtape.core.errors import UserError
 from fairtape.deployment.config.description import Deployment, NodeKind
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.edge import edge_of, stripe_plans_of
-from fairtape.deployment.process.resources import clock_of, incarnation_file, open_transport
+from fairtape.deployment.process.resources import clock_of, open_transport
 from fairtape.deployment.status import ReformerStatus, SiteStatus
 from fairtape.deployment.status_files import RunFolder
 from fairtape.edge.service.stripe_plans import mark_of
@@ -38,7 +38,7 @@ def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> st
         keys=keys,
         peers=keys.sites,
         first_serial=next_incarnation(
-            incarnation_file(deployment, operator), clock_of(deployment).now(), step=COMMANDS_MAX
+            deployment.incarnation_file_of(operator), clock_of(deployment).now(), step=COMMANDS_MAX
         ),
     )
     name = deployment.name_of(site)

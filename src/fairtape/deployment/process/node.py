@@ -23,7 +23,6 @@ from fairtape.deployment.config.digest import deployment_digest
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.resources import (
     clock_of,
-    incarnation_file,
     injector_at,
     open_formation_store,
     open_journal,
@@ -96,7 +95,7 @@ def run_site(deployment: Deployment, node: Node) -> None:
             _site_config(deployment, node, run),
             keys=keys_of(deployment, node),
             born_at=clock.now(),
-            incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
+            incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now(), step=SERIALS_MAX),
             recovered=past,
             clock_bound=clock.bound,
             backlog=lambda: runtime.backlog(),
@@ -159,7 +158,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
         deployment.topology,
         keys=keys_of(deployment, node),
         born_at=clock.now(),
-        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now(), step=SERIALS_MAX),
+        incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now(), step=SERIALS_MAX),
         clock_bound=clock.bound,
     )
     status_file = StatusFile(run, node.name)
@@ -186,7 +185,7 @@ def run_load(deployment: Deployment, node: Node, *, rate: float, size: int) -> N
         timing=deployment.timing,
         resilience=topology.resilience_of(topology.primary.tour),
         pace_max=topology.pace_max,
-        incarnation=next_incarnation(incarnation_file(deployment, node), clock.now()),
+        incarnation=next_incarnation(deployment.incarnation_file_of(node), clock.now()),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
     )

@@ -2,8 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
-from typing import Final
 
 from fairtape.core.link_faults import LinkFaults
 from fairtape.deployment.config.description import Deployment, Node
@@ -14,17 +12,10 @@ from fairtape.net.transports import IpMulticast, Mesh, Transport, interface_at
 from fairtape.storage.formation_stores import FormationStore, open_store
 from fairtape.wire.frames import NodeId
 
-INCARNATIONS: Final = "incarnations"
-
 
 def clock_of(deployment: Deployment) -> SharedClock | SystemClock:
     """A clock for one process of this machine."""
     return SharedClock() if deployment.shared_clock else SystemClock(declared_bound=deployment.declared_bound)
-
-
-def incarnation_file(deployment: Deployment, node: Node) -> Path:
-    """Where a node keeps its last incarnation. It is not in the journal, which may be replaced."""
-    return deployment.folder / INCARNATIONS / node.name
 
 
 def open_transport(deployment: Deployment, node: Node) -> Transport:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from fairtape.deployment.config.description import Deployment, Node, NodeKind, is_temporary, read_deployment
 from fairtape.deployment.config.keys import keys_of
-from fairtape.deployment.process.resources import incarnation_file
 from fairtape.deployment.publish.source_runtime import SourceConfig
 from fairtape.deployment.status_files import RunFolder
 from fairtape.net.transports import interface_at
@@ -53,7 +52,7 @@ class PublishTarget:
             datagram_max=deployment.datagram_max,
             link_faults={} if deployment.link_faults is None else deployment.link_faults.at(source),
             fault_seed=0 if deployment.link_faults is None else deployment.link_faults.seed,
-            incarnation_file=incarnation_file(deployment, node),
+            incarnation_file=deployment.incarnation_file_of(node),
         )
 
 

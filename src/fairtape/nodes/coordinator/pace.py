@@ -28,7 +28,8 @@ QUIET_FACTOR_MAX: Final = 8  # the quiet time doubles each time that the token w
 def paced(timing: Timing, topology: Topology, pace: int) -> Timing:
     """This timing with the token period and the commit delay of a pace."""
     primary = topology.primary
-    slowed = primary.timing.slowed(pace, topology.resilience_of(primary.tour))
+    turns = min(primary.request_sets, len(primary.tour)) - 1
+    slowed = primary.timing.slowed(pace, topology.resilience_of(primary.tour) + turns)
     return replace(timing, token_period=slowed.token_period, commit_delay=slowed.commit_delay)
 
 

@@ -20,7 +20,7 @@ from fairtape.core.timing import RETRIES_MAX, Timing
 from fairtape.nodes.coordinator.exclusion import Exclusions
 from fairtape.nodes.coordinator.followed_stores import FollowedStores
 from fairtape.nodes.coordinator.lost_store import is_complete, is_lost, keeper_of, next_number
-from fairtape.nodes.coordinator.pace import PaceControl, describe_change
+from fairtape.nodes.coordinator.pace import PaceControl, describe_change, paced
 from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, PlannedChange, lead_time, plan_change
 from fairtape.nodes.coordinator.reformation import (
     RETRIES_FACTOR_MAX,
@@ -348,6 +348,8 @@ class PrimaryLoopCoordinator:
         if cause is not None:
             self._reform(cause, now)
             return
+        if now >= self._accusations_until(formation):
+            self._accused_at = None  # the accuser has restarted, or an earlier report of it has arrived later
         self._repeat_install(formation, now)
         self._plan(formation, now)
 
@@ -606,11 +608,22 @@ class PrimaryLoopCoordinator:
             after=keeper.complete_through,
             sequence=keeper.sequence,
             keeper=keeper.sender,
-            starts_at=now + layout.timing.one_way_max + recording_delay,
+            starts_at=max(now + layout.timing.one_way_max + recording_delay, self._paused_until(layout, keeper, now)),
             broken=broken,
             resilience_before=resilience_before,
         )
         self._propose(following)
+
+    def _paused_until(self, layout: Formation, keeper: SiteReport, now: Instant) -> Instant:
+        """When the schedule goes on after a planned change that sped the token up, and never came into effect.
+
+        The last token is then one of a slower formation, and commits before those that follow (decision 51, Pace).
+        """
+        formation = self.formation
+        if formation is None or keeper.complete_through >= formation.first_token:
+            return now
+        slowest = paced(layout.timing, self.topology, self.topology.pace_max)
+        return min(formation.starts_at, now + slowest.commit_delay - layout.timing.commit_delay)
 
     def _propose(self, formation: Formation) -> None:
         rolled = with_roll(formation, {site: known.report for site, known in self.known.items()})

@@ -32,7 +32,7 @@ from fairtape.core.formation_log import (
     Unavailable,
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
-from fairtape.nodes.coordinator.leadership import Lead
+from fairtape.nodes.coordinator.leadership import RENEWALS, Lead
 from fairtape.nodes.coordinator.primary_loop import PrimaryLoopCoordinator
 from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.nodes.message_authentication import MessageAuthenticator
@@ -145,6 +145,8 @@ class Reformer:
         self._ask_at: Instant = born_at  # when to read or renew the leadership
         self._asked: StoreRequest | None = None  # the pending request: one at a time
         self._asked_at: Instant = 0
+        self._runs_at: Instant = 0  # when this server runs again at the latest, while a request is pending
+        self._stood_still = False  # while it was pending
         self._renewed = False  # by the last request
         self._stores = self.primary.stores
         self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
@@ -176,8 +178,9 @@ class Reformer:
         self._flush(now)
 
     def deadline(self) -> Instant | None:
-        earliest = NEVER
-        if self._asked is None:
+        if self._asked is not None:
+            earliest = self._runs_at
+        else:
             earliest = min(self._ask_at, self._pause_until) if self._waiting else self._ask_at
         if self._lead.term:
             earliest = min(earliest, self._lead.until, self.primary.deadline())
@@ -198,6 +201,16 @@ class Reformer:
             self._step_down("its clock error is too large", now)
         self._ask_at = min(self._ask_at, now + self._lead.renewal_period)
         self._pause_until = min(self._pause_until, now + self._lead.renewal_period)
+        self._notice_standstill(now)
+
+    def _notice_standstill(self, now: Instant) -> None:
+        """A server that does not run for a lease loses its lead, however fast the store is."""
+        lease = self.config.leader_lease
+        if self._asked is None:
+            return
+        self._stood_still = self._stood_still or now - self._runs_at > lease
+        if now >= self._runs_at or self._runs_at - now > lease:  # or its clock was set back
+            self._runs_at = now + lease // RENEWALS
 
     @property
     def _doubts_clock(self) -> bool:
@@ -238,7 +251,7 @@ class Reformer:
         self._check_clock(now)
         question, self._asked = self._asked, None
         self._renewed = isinstance(question, Claim)
-        if not isinstance(answer, Unavailable):
+        if not isinstance(answer, Unavailable) and not self._stood_still:
             self._lead.measure(now - self._asked_at)
             self.primary.recording_delay = 2 * self._lead.call_max  # a renewal may come first
         match answer:
@@ -257,6 +270,7 @@ class Reformer:
 
     def _ask(self, question: StoreRequest, now: Instant) -> None:
         self._asked, self._asked_at = question, now
+        self._runs_at, self._stood_still = now + self.config.leader_lease // RENEWALS, False
         self._effects.append(QueryStore(question))
 
     def _check_leadership(self, now: Instant) -> None:

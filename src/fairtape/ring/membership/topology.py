@@ -52,7 +52,7 @@ class LoopTopology:
     parent: int = 0  # the loop that its junction belongs to
     junction: NodeId | None = None  # the site that should join it to its parent; None for the primary loop
     stride: int = 1
-    request_sets: int = 1
+    request_sets: int = 1  # k_p
 
     def __post_init__(self) -> None:
         if not self.tour:

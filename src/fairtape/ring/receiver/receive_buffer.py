@@ -4,8 +4,8 @@ A *stream* is one incarnation of one source. Its numbers are contiguous: `next` 
 it wait for the hole to close, and everything below `acked` is in the order. Once a later incarnation is in the order,
 an earlier one has ended: nothing more of it is ever acknowledged (decision 16, Incarnations end in the order).
 
-Every block has the number of its arrival here. It decides the place of its source in the next acknowledgment (decisions
-4, Ranges, and 45, Fair entry): a source is as early as the arrival of its first block that is not acknowledged, however
+Every block has the number of its arrival here. It decides the place of its source in the next acknowledgment (decision
+65, Place within a token): a source is as early as the arrival of its first block that is not acknowledged, however
 much the source has sent before.
 
 Dropping a block that is not acknowledged is always safe: the site that acknowledges it holds it and will be asked for

@@ -10,12 +10,13 @@ waits beyond a limit is only in the journal, and is read again, in pieces, when 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from fairtape.core.effects import Deliver, Fetch, FormationChange, Ordered, Release
 from fairtape.core.entries import Entry, position_of
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
+from fairtape.core.queue_sizes import QueueSize
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.formation_history import FormationHistory
 from fairtape.ring.membership.layout import decode_formation
@@ -158,11 +159,14 @@ class ReleaseQueue:
         if self._last == before or self._last[1] >= unread.through:
             self.unread = None
 
-    @property
-    def waiting(self) -> int:
-        """How many tokens with messages wait here."""
-        held = [ordered for ordered, _ in self._complete] + [ordered for ordered, _, _ in self._ready]
-        return sum(1 for ordered in held if ordered.count)
+    def queue_sizes(self) -> Iterator[QueueSize]:
+        """What waits in memory, apart from the last token, which may have any size; and what is kept of unread ones."""
+        if self.held_max is not None:
+            last = self._complete[-1][0] if self._complete else self._ready[-1][0] if self._ready else None
+            held = self.held if last is None else self.held - size_of(last)
+            yield QueueSize("bytes to be released", held, self.held_max)
+        if self.unread is not None:
+            yield QueueSize("tokens to be read", self.unread.positions, 2 * POSITIONS_MAX)
 
     @property
     def waits_for_others(self) -> bool:

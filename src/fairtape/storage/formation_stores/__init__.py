@@ -7,6 +7,7 @@ not.
 
 - `formation_store`: the interface of a store, and `StoreThread`
 - `sqlite`, `etcd`: the two stores
+- `store_speed`: how long a write takes
 - `etcd_http`: an HTTP client of etcd's JSON gateway
 """
 
@@ -18,6 +19,7 @@ from fairtape.storage.formation_stores.etcd import EtcdStore
 from fairtape.storage.formation_stores.etcd_http import OPEN, EtcdAccess, endpoints_of
 from fairtape.storage.formation_stores.formation_store import REQUESTS_MAX, TIMEOUT, FormationStore, StoreThread
 from fairtape.storage.formation_stores.sqlite import SqliteStore
+from fairtape.storage.formation_stores.store_speed import measure_writes
 
 __all__ = [
     "ENTRIES_MAX",
@@ -29,6 +31,7 @@ __all__ = [
     "SqliteStore",
     "StoreThread",
     "check_store",
+    "measure_writes",
     "open_store",
 ]
 

@@ -82,6 +82,14 @@ class EtcdStore:
         except (Unreachable, *BAD_ANSWER):
             return Unavailable(request)
 
+    def probe(self) -> bool:
+        """Put a key that no request reads."""
+        try:
+            self._client.transact({"success": [_put(self._keys.probe, b"")]}, only_reads=False)
+        except (Unreachable, *BAD_ANSWER):
+            return False
+        return True
+
     def close(self) -> None:
         self._client.close()
 
@@ -157,6 +165,10 @@ class _Keys:
     @property
     def identity(self) -> str:
         return f"{self.prefix}/identity"
+
+    @property
+    def probe(self) -> str:
+        return f"{self.prefix}/probe"
 
     def serial(self, serial: int) -> str:
         return f"{self.prefix}/log/{serial:0{_SERIAL_DIGITS}}"

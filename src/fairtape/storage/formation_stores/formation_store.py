@@ -18,6 +18,9 @@ class FormationStore(Protocol):
     def answer(self, request: StoreRequest) -> StoreResponse:
         """Carry out the request; blocks. An outside failure is a response (`Unavailable`), never an exception."""
 
+    def probe(self) -> bool:
+        """Make a durable write, as slow as a Claim, that changes no response; whether it was carried out."""
+
     def close(self) -> None:
         """Close the file or the connections. No request may follow."""
 

@@ -73,6 +73,15 @@ class SqliteStore:
         except sqlite3.Error:
             return Unavailable(request)
 
+    def probe(self) -> bool:
+        """Write the version again: SQLite writes and syncs a page that has not changed, too."""
+        try:
+            with _transaction(self._connection):
+                self._connection.execute(f"PRAGMA user_version = {VERSION}")
+        except sqlite3.Error:
+            return False
+        return True
+
     def close(self) -> None:
         self._connection.close()
 
