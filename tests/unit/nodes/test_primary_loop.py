@@ -74,6 +74,14 @@ def test_the_first_formation_waits_for_all_sites_but_not_for_ever() -> None:
     assert (first.number, first.members, first.broken) == (1, (1,), False)
 
 
+def test_a_server_that_knows_no_site_of_the_tour_does_not_spin() -> None:
+    loop = coordinator(None)
+    newborn = report_of(9, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+    loop.receive_report(newborn, NOW)
+    loop.wake(NOW + FIRST_FORMATION_DELAY)
+    assert loop.deadline() > NOW + FIRST_FORMATION_DELAY
+
+
 def test_sites_with_a_history_and_a_store_without_one_begin_with_a_break() -> None:
     loop = coordinator(None)
     for site in (1, 2, 3):

@@ -250,6 +250,8 @@ class PrimaryLoopCoordinator:
         awaited = [site for site in self.loop.tour if site not in self.retired]
         present = [site for site in awaited if site in self.known]
         everyone = len(present) == len(awaited)
+        if not present:
+            self._repeat_at = now + self.loop.timing.report_period
         if not present or not (everyone or now >= self._began_at + FIRST_FORMATION_DELAY):
             return
         if self.stores.others:
