@@ -59,6 +59,7 @@ def formation_store(folder: Path) -> Values:
     first, second = Leadership(901, 1, 0), Leadership(902, 2, 5, 300_000_000)
     log = [LogEntry(loop, number, 1 + number // 2, encode_formation(FORMATION)) for number in (1, 2) for loop in (0, 1)]
     store = SqliteStore(folder / "formations.db")
+    store._connection.execute("UPDATE identity SET store = 7")  # it is random
     for question in (Claim(None, first), Record(tuple(log[:2])), Claim(first, second), Record(tuple(log[2:]))):
         store.answer(question)
     store.close()
@@ -68,6 +69,7 @@ def formation_store(folder: Path) -> Values:
     yield f"etcd {keys.leadership}", etcd._leadership_json(second).decode()
     yield f"etcd {keys.term}", etcd._to_json(second.term).decode()
     yield f"etcd {keys.serial(2)}", etcd._to_json([etcd._entry_json(entry) for entry in log[2:]]).decode()
+    yield f"etcd {keys.identity}", etcd._to_json({"store": 7}).decode()
     yield f"etcd {keys.loop(1)}", etcd._to_json(etcd._entry_json(log[3])).decode()
 
 

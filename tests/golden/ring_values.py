@@ -62,10 +62,10 @@ def membership() -> Iterator[tuple[str, bytes]]:
     layout = encode_formation(FORMATION)
     state, request = servers.MembershipState.MEMBER, servers.MembershipRequest.NOTHING
     numbers = (8, 6, AT, 1_500, 44, 321, 43, 12, 3, 45, 1, 0xD1_6E57, 0x10AD, 0xDE_910F)
-    report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers)
+    report = servers.SiteReport(STRIPE, 7, 2, 0, state, request, *numbers, term=4, store=0x5708E)
     messages: dict[str, servers.MembershipMessage] = {
         "GRANT": servers.Grant(STRIPE, 7, 901, 0, 4, AT, AT + 5, 900, 150_000_000, 0x5708E),
-        "FENCE": servers.Fence(STRIPE, 7, 901, 0, 4),
+        "FENCE": servers.Fence(STRIPE, 7, 901, 0, 4, 0x5708E),
         "INSTALL": servers.Install(STRIPE, 7, 901, 4, True, layout, 0x5708E),
         "INSTALL PROPOSAL": servers.Install(STRIPE, 7, 901, 4, False, layout, 0x5708E),
         "CATCH UP": servers.CatchUp(STRIPE, 7, 3, 44, 2, 16),
@@ -117,6 +117,7 @@ def formations() -> Iterator[tuple[str, bytes]]:
         "with incarnations": replace(FORMATION, roll=(6, 7, 8)),
         "with a plan": replace(FORMATION, plan=0x0001_BEEF),
         "with journals": replace(FORMATION, roll=(6, 7, 8), journals=(0xA1, 0xA2, 0xA3)),
+        "with stores": replace(FORMATION, stores=(0x5708E, 0x5708D)),
         "of version 1": replace(FORMATION, layout_version=1),
         "of version 2 with a plan": replace(FORMATION, layout_version=2, plan=0x0001_BEEF),
         "with a break": replace(FORMATION, broken=True),

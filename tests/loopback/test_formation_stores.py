@@ -229,6 +229,7 @@ def test_a_file_of_the_version_before_leases_is_continued(tmp_path: Path) -> Non
         store.answer(Record((FIRST,)))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("ALTER TABLE leadership DROP COLUMN lease")
+        connection.execute("DROP TABLE identity")
         connection.execute("PRAGMA user_version = 1")
         connection.commit()
     renewed = Leadership(1, 1, 1, lease=300_000_000)
@@ -237,6 +238,22 @@ def test_a_file_of_the_version_before_leases_is_continued(tmp_path: Path) -> Non
         assert store.answer(Claim(LEADER, renewed)) == Claimed(renewed)
     with closing(SqliteStore(path)) as store:
         assert store.answer(Recall()) == Recalled(renewed, (FIRST,))
+
+
+def test_a_store_keeps_its_identity_and_another_one_has_another(url: str, etcd: Etcd, tmp_path: Path) -> None:
+    """Also where several servers make it at once.  Decision 63, One store."""
+
+    def identity_of(place: str) -> int:
+        with closing(open_store(place, timeout=PATIENCE)) as store:
+            recalled = store.answer(Recall())
+        assert isinstance(recalled, Recalled)
+        return recalled.store
+
+    with ThreadPoolExecutor() as pool:
+        (identity,) = {*pool.map(identity_of, [url] * 4)}
+    others = {identity_of(f"sqlite:{tmp_path / 'copy.db'}"), identity_of(etcd_url(etcd))}
+    assert len({0, identity, *others}) == 4
+    assert identity_of(url) == identity
 
 
 def test_a_leadership_in_etcd_without_a_lease_is_renewed_with_one(etcd: Etcd) -> None:

@@ -25,7 +25,7 @@ draws the jitter and loss of the links, and what a command leaves open: a node, 
     clock 2 at=1s for=1s error=5ms             a clock loses its reference and declares a larger bound
     standstill 2 at=1s for=300ms until=3s       a machine and its clock stand still; the clock is corrected at the end
     store unavailable at=1s for=400ms
-    retire 2 at=1s · admit 2 at=2s · resume at=3s
+    retire 2 at=1s · admit 2 at=2s · resume at=3s · adopt at=3s
     run 4s
     seeds 1 2 3
 
@@ -79,7 +79,12 @@ RING_TIMING: Final = Timing(
 )
 RING_LINKS: Final = LinkFaults(delay=20 * MILLISECOND)
 KINDS: Final[Mapping[str, Kind]] = {name: kind for kind, name in NAMES.items()}
-VERBS: Final = {"retire": OperatorVerb.RETIRE, "admit": OperatorVerb.ADMIT, "resume": OperatorVerb.RESUME}
+VERBS: Final = {
+    "retire": OperatorVerb.RETIRE,
+    "admit": OperatorVerb.ADMIT,
+    "resume": OperatorVerb.RESUME,
+    "adopt": OperatorVerb.ADOPT,
+}
 OMITTED: Final = re.compile(r"formation \d+ from token|loop \d+, formation 1 ")
 """Notices that a log leaves out: each site enters the formation that a reformation server announced."""
 
@@ -288,7 +293,9 @@ _COMMANDS: Final[Mapping[str, Callable[[Script, str, tuple[str, ...], Options], 
     "drop": _drop,
     "clock": _clock,
     "standstill": _standstill,
-    **dict.fromkeys(("crash", "restart", "pause", "clog", "start", "partition", "retire", "admit", "resume"), _action),
+    **dict.fromkeys(
+        ("crash", "restart", "pause", "clog", "start", "partition", "retire", "admit", "resume", "adopt"), _action
+    ),
     **dict.fromkeys(FAULT_VERBS, _fault),
     "run": _run,
     "seeds": _seeds,

@@ -15,7 +15,8 @@ store late at=1s for=1s delay=300ms        claims are carried out, and answered 
 store unanswered 101 at=1s gives_up=90ms gone=1100ms for=300ms   the next claim of a server is carried out and never
                                            answered; later, for a while, the server cannot reach the store
 store restored at=1s formations=1          from a backup that lacks the last formations
-store lost at=1s
+store lost at=1s for=500ms                 an empty one takes its place; the operator says so later
+copied 102 3 4 at=1s for=1s                a server uses the store of a copy of the folder; these sites hear only it
 """
 
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from fairtape.core.instants import Instant
 from fairtape.simulation.cluster_faults import (
     ClockSetBack,
     ClusterFault,
+    CopiedFolder,
     CutOneWay,
     CutPairs,
     EmptyJournal,
@@ -120,8 +122,13 @@ def _store(at: Instant, words: Words, options: Options) -> ClusterFault:
         case "restored":
             return RestoredStore(at, int(options.pop("formations")))
         case "lost":
-            return LostStore(at)
+            return LostStore(at, duration(options.pop("for")))
     raise ValueError("unavailable, slow, late, unanswered, restored or lost")
+
+
+def _copied(at: Instant, words: Words, options: Options) -> ClusterFault:
+    server, *sites = map(int, words)
+    return CopiedFolder(at, (server,), tuple(sites), duration(options.pop("for")))
 
 
 _FAULTS: Final[Mapping[str, Callable[[Instant, Words, Options], ClusterFault]]] = {
@@ -133,5 +140,6 @@ _FAULTS: Final[Mapping[str, Callable[[Instant, Words, Options], ClusterFault]]] 
     "lacks": _lacks,
     "large": _large,
     "store": _store,
+    "copied": _copied,
 }
 VERBS: Final = tuple(_FAULTS)

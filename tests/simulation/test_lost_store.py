@@ -129,11 +129,16 @@ def test_secondary_loops_go_on_above_their_lost_numbers() -> None:
 
 @pytest.mark.parametrize("restarted", [(), (1, 2, 3, 4)])
 def test_an_empty_store_is_one_that_has_lost_all_formations(restarted: tuple[int, ...]) -> None:
+    """It is another one, so only the operator may say so.  Decision 63, One store; decision 69, Lost formations."""
     cluster, checkers = changed_cluster(4)
     lost = checkers.formations()[-1].number
     cluster.store_access.lose()
     restart(cluster, *restarted)
     cluster.run(6 * SECOND)
+    assert checkers.formations()[-1].number == lost
+    cluster.command(OperatorVerb.ADOPT)
+    cluster.run(6 * SECOND)
+    assert not any("is refused" in text for _, _, text in checkers.notices)
     assert checkers.formations()[-1].number > lost
     assert any(formation.broken for formation in checkers.formations()) == bool(restarted)
     settle(cluster, checkers)

@@ -45,7 +45,7 @@ COMMANDS: Final = {
         "A deployment",
         "fairtape.cli.operate",
         "operate",
-        "Retire and admit sites; change the plan; resume after a halt.",
+        "Retire and admit sites; change the plan; resume after a halt or a lost store.",
     ),
     "edge": CommandEntry("A deployment", "fairtape.cli.processes", "edge", "Run the retransmit server of a site."),
     "hear": CommandEntry("A deployment", "fairtape.cli.hear", "hear", "Receive the multicast stripes as a customer."),

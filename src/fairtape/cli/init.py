@@ -132,6 +132,12 @@ def _create(directory: Path, draft: "Draft") -> None:
     named = draft.chosen_profile()
     click.echo(f"{directory / FILE}: {counted(len(created.sites), 'site')}, profile {named}; start it with:")
     click.echo(f"  fairtape up {directory}")
+    if draft.store_host is not None:
+        click.echo(
+            f"The formation store is a file on {draft.store_host}, and all reformation servers are there: a single"
+            " point of failure, without which the ring stops. For none, give --store etcd:http://HOST:2379/fairtape"
+            " with the address of an etcd cluster."
+        )
 
 
 def _measured(draft: "Draft") -> "Draft":

@@ -25,7 +25,7 @@ VERBS = {verb.name.lower(): verb for verb in OperatorVerb}
 @click.argument("order", type=click.Choice(list(VERBS)))
 @click.argument("site", required=False, metavar="[SITE|FILE]")
 def operate(*, directory: Path, order: str, site: str | None) -> None:
-    """Retire and admit sites; change the plan; resume after a halt.
+    """Retire and admit sites; change the plan; resume after a halt or a lost store.
 
     \b
     retire SITE  remove it from its loop without a gap, and keep it out
@@ -33,6 +33,8 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
     plan FILE    put this stripe plan into force, with the next formation,
                  at the same position in the order at every site
     resume       continue after a halt, with a Break in the sequence
+    adopt        the formation store that the sites follow is lost: continue
+                 with the present one, with a Break unless all sites answer
 
     The command is sent under the operator's key, and ends when the reformation servers report the result.
 
@@ -49,8 +51,8 @@ def operate(*, directory: Path, order: str, site: str | None) -> None:
             raise UserError("plan needs a FILE; name a stripe plan, as `fairtape plan stripes` writes it")
         click.echo(change_plan(deployment, read_plan(Path(site))))
         return
-    if (site is None) != (order == "resume"):
-        raise UserError(f"SITE is {site!r}; resume takes none" if site else f"{order} needs a SITE; name the site")
+    if (site is None) != (order in ("resume", "adopt")):
+        raise UserError(f"SITE is {site!r}; {order} takes none" if site else f"{order} needs a SITE; name the site")
     number = 0 if site is None else deployment.node(site, NodeKind.SITE, field="SITE").number
     click.echo(send_command(deployment, VERBS[order], number))
 

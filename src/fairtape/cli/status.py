@@ -97,6 +97,9 @@ def _view(deployment: "Deployment", run: "RunFolder") -> "Group":
     for node in deployment.reformers:
         servers.add_row(*_server_row(node, statuses.get(node.name), run.silence(node.name)))
     parts: list[Any] = [sites, Text(), servers]
+    warnings = [f"{name}: {text}" for name, each in statuses.items() if not each.ended for text in each.warnings]
+    if warnings:
+        parts += [Text(), *map(Text, warnings)]
     parts.append(Text())
     if (schedule := _present_schedule(statuses)) is not None:
         parts.append(Text(pace_line(deployment.timing, schedule)))

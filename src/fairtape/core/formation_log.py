@@ -5,7 +5,7 @@ clock: a standby that sees the same `Leadership` for longer than its lease repla
 renew its own for that long has stopped by itself. No two clocks are ever compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from fairtape.core.instants import Duration
@@ -57,6 +57,7 @@ class Record:
     entries: tuple[LogEntry, ...]
 
 
+STORE_BITS: Final = 32  # of the identity of a store
 ENTRIES_MAX: Final = 100  # of one Record: etcd allows 128 operations per transaction
 
 StoreRequest: TypeAlias = Recall | Claim | Record
@@ -68,6 +69,7 @@ class Recalled:
 
     leadership: Leadership | None
     latest: tuple[LogEntry, ...]
+    store: int = field(default=0, compare=False)  # its identity, made with it (decision 63, One store); 0: none
 
 
 @dataclass(frozen=True, slots=True)

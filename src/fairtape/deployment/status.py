@@ -55,6 +55,7 @@ class _Process:
     pid: int = 0
     process_incarnation: str = field(default="", metadata=_key("life"))
     name: str
+    warnings: tuple[str, ...] = field(default=(), metadata={OPTIONAL: True})  # what the operator has to mend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ class ReformerStatus(_RunningProcess):
     plan: int  # the mark of the stripe plan in force
     members: tuple[str, ...]
     retired: tuple[str, ...]
+    of_other_stores: tuple[str, ...] = field(default=(), metadata={OPTIONAL: True})  # sites that follow another store
     decisions: tuple[DecisionStatus, ...] = field(metadata=_key("rulings"))
     counts: Mapping[str, int]
 

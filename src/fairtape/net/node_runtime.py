@@ -43,6 +43,7 @@ from fairtape.core.instants import NEVER, Duration, Instant
 from fairtape.core.machine import JournalMachine, Machine, ReleasingMachine, StoreMachine
 from fairtape.net.clock import Clock
 from fairtape.net.fault_injection import FaultInjector
+from fairtape.net.other_versions import HEAD, OtherVersions
 from fairtape.net.read_rate import ReadRate
 from fairtape.net.transports import Transport
 from fairtape.net.udp import KERNEL_OVERHEAD, UdpSocket
@@ -144,6 +145,7 @@ class NodeRuntime:
         "machine",
         "notifier",
         "on_formation",
+        "other_versions",
         "producer",
         "producer_fd",
         "reporter",
@@ -186,6 +188,7 @@ class NodeRuntime:
         self.on_formation = on_formation
         self.notifier = notifier
         self.log = log
+        self.other_versions = OtherVersions()
         self.took_data = False  # in the last step
         self._fetches: deque[Fetch | FetchChunks] = deque()  # bounded by the machine, which limits its requests
         self._called = False  # the application, in this step
@@ -354,11 +357,18 @@ class NodeRuntime:
 
     def _read(self, source: UdpSocket, clock: Clock, *, until_empty: bool = False) -> tuple[list[bytes], bool]:
         """One slice of the datagrams of a socket, and whether more may wait there."""
-        if self.link_faults is None:
+        if self.link_faults is None and not self.other_versions.traces:
             datagrams = source.receive(SLICE_MAX, until_empty=until_empty)
+            if datagrams and datagrams[0][:2] != HEAD:
+                self.other_versions.look(datagrams, (), 0)
             return datagrams, len(datagrams) >= SLICE_MAX
         senders: list[Address] = []
         datagrams = source.receive(SLICE_MAX, senders, until_empty=until_empty)
+        if datagrams and (self.other_versions.traces or datagrams[0][:2] != HEAD):
+            for notice in self.other_versions.look(datagrams, senders, clock.now()):
+                self._carry_out(Notice(notice), clock.now())
+        if self.link_faults is None:
+            return datagrams, len(datagrams) >= SLICE_MAX
         nodes = [self.transport.node_at(sender) for sender in senders]
         return self.link_faults.admit(datagrams, nodes, clock.now()), len(datagrams) >= SLICE_MAX
 

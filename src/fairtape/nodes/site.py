@@ -62,6 +62,7 @@ from fairtape.wire.membership import (
 from fairtape.wire.seals import Keys
 
 REPORTS_MAX: Final = 16  # pending requests for a lease
+STORES_NOTED_MAX: Final = 16  # other formation stores that a notice names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,9 @@ class Site:
         self._effects: list[Effect] = []
         self._term = 0
         self._recovered = recovered
+        layout = recovered.layout
+        self._stores = () if layout is None else decode_formation(layout).stores  # that it follows, and replaced ones
+        self._refused_stores: dict[int, str] = {}  # the notice about each, until this site follows another one
         self._loops = LoopMemberships(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_client = CatchUpClient(me=config.me, stripe=config.stripe, authenticator=self._authenticator)
         self._catch_up_server = CatchUpServer(
@@ -402,6 +406,11 @@ class Site:
         return MembershipState.RESTARTED if lost_memory else MembershipState.OBSERVER
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the operator has to mend."""
+        return tuple(self._refused_stores.values())
+
+    @property
     def secondary_loops(self) -> dict[int, SecondaryLoop]:
         """The secondary loops of which it is a member."""
         return self._loops.memberships
@@ -482,6 +491,7 @@ class Site:
             journal=self._recovered.journal,
             deployment=self.config.deployment,
             term=self._term,
+            store=self._stores[0] if self._stores else 0,
         )
 
     def _number(self, loop: int) -> int:
@@ -522,10 +532,24 @@ class Site:
             return None
         if message.sender not in self.config.reformers:
             return "not_a_reformer"
+        if self._stores and message.store != self._stores[0]:
+            self._note_other_store(message)
+            return "other_store"
         if message.term < self._term:
             return "outdated"
         self._term = message.term
         return None
+
+    def _note_other_store(self, message: Grant | Fence | Install) -> None:
+        """What another store decides is another history (decision 63, One store)."""
+        known = message.store in self._stores or message.store in self._refused_stores
+        if known or len(self._refused_stores) == STORES_NOTED_MAX:
+            return
+        self._refused_stores[message.store] = (
+            f"server {message.sender} uses another formation store than the one that this site follows: it is refused;"
+            " give all servers the same store"
+        )
+        self._effects.append(Notice(self._refused_stores[message.store]))
 
     def _take_lease(self, grant: Grant, now: Instant) -> None:
         receiver = self.receiver
@@ -552,6 +576,10 @@ class Site:
         formation = decode_formation(install.layout)
         if formation.number != install.formation:
             raise Malformed("formation with another number")
+        if install.final and not formation.loop:
+            self._stores = formation.stores or (install.store,) * bool(install.store)
+            for store in self._stores:
+                self._refused_stores.pop(store, None)
         if formation.loop:
             self._enter_loop(formation, now)
         elif install.final:

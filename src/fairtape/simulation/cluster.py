@@ -169,8 +169,10 @@ class Cluster:
         return machine
 
     def leader(self) -> Reformer | None:
-        """The reformation server that is the leader now."""
+        """The reformation server that is the leader now, by the store of the deployment."""
         for node in self.plan.reformers:
+            if node in self.store_access.copied:
+                continue
             machine = self.reformer(node)
             if self.world.is_up(node) and machine.leads(self.world.clock(node).read(self.world.now)):
                 return machine
@@ -229,7 +231,7 @@ class Cluster:
     def command(self, verb: OperatorVerb, site: NodeId = 0) -> None:
         """Send an operator command to all reformation servers."""
         self._serial += 1
-        self.resumed = self.resumed or verb is OperatorVerb.RESUME
+        self.resumed = self.resumed or verb in (OperatorVerb.RESUME, OperatorVerb.ADOPT)
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )

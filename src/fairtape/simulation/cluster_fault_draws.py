@@ -18,6 +18,7 @@ from fairtape.simulation.cluster_faults import (
     BusySource,
     ClockSetBack,
     ClusterFault,
+    CopiedFolder,
     CutOneWay,
     CutPairs,
     DelayedLeader,
@@ -202,7 +203,17 @@ def _restored_store(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]
 
 
 def _lost_store(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    yield LostStore(nodes.instant(chance))
+    yield LostStore(nodes.instant(chance), chance.choice((SECOND // 4, SECOND)))
+
+
+def _copied_folder(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
+    """Long enough for a leader that would recover what its store has lost. A site alone may come to follow no store."""
+    if len(nodes.reformers) == 1:
+        return
+    at = EPOCH + chance.randrange(SECOND // 2, SECOND * 5 // 2)
+    count = chance.choice((0, *range(2, len(nodes.sites) + 1)))
+    sites = chance.sample(nodes.sites, count)
+    yield CopiedFolder(at, (chance.choice(nodes.reformers),), tuple(sites), nodes.until(at, 6 * SECOND))
 
 
 def _delayed_leader(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
@@ -250,6 +261,7 @@ DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[Clus
     "lost answer": (STORE_SHARE, _lost_answer),
     "restored store": (0.1, _restored_store),  # some have no formation to lose then
     "lost store": (STORE_SHARE, _lost_store),
+    "copied folder": (0.2, _copied_folder),
     "delayed leader": (0.11, _delayed_leader),  # a third of all clusters have one reformation server
     "missing key": (SHARE, _missing_key),
     "busy source": (SHARE, _busy_source),

@@ -28,6 +28,7 @@ from fairtape.wire.frames import (
     is_block,
     serial_of,
 )
+from fairtape.wire.membership import OperatorVerb
 from fairtape.wire.seals import Authenticator, Keys, Seal
 
 Link: TypeAlias = tuple[NodeId, NodeId]
@@ -188,10 +189,25 @@ class RestoredStore:
 
 @dataclass(frozen=True, slots=True)
 class LostStore:
-    """The store is empty."""
+    """The store is lost, and an empty one takes its place; after a period the operator says so."""
 
     name: ClassVar = "lost store"
     at: Instant
+    period: Duration = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFolder:
+    """Servers use the store of a copy of the folder, which is empty at first, for a period; some sites hear no other.
+
+    The sites are cut off from all others but the last source.
+    """
+
+    name: ClassVar = "copied folder"
+    at: Instant
+    servers: tuple[NodeId, ...]
+    sites: tuple[NodeId, ...]  # cut off with these servers
+    period: Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +278,7 @@ ClusterFault: TypeAlias = (
     | LostAnswer
     | RestoredStore
     | LostStore
+    | CopiedFolder
     | DelayedLeader
     | MissingKey
     | BusySource
@@ -322,6 +339,8 @@ class ClusterFaults:
                 self._crash(again, fault.node, 0, partial(missing.pop, fault.node, None))
             case SlowStore() | LateAnswers() | LostAnswer() | RestoredStore() | LostStore():
                 self._schedule_store_fault(fault)
+            case CopiedFolder():
+                self._at(fault.at, partial(self._copy_folder, fault))
             case DelayedLeader():
                 self._at(fault.at, partial(self._delay_leader, fault))
             case BusySource():
@@ -404,10 +423,40 @@ class ClusterFaults:
                 self._at(at, partial(self._restore_store, fault))
             case LostStore():
                 self._at(at, store.lose, fault)
+                self._at(at + fault.period, partial(self._cluster.command, OperatorVerb.ADOPT))
 
     def _restore_store(self, fault: RestoredStore) -> None:
         if self._cluster.store_access.restore(fault.formations):
             self.occurred.add(fault.name)
+
+    def _copy_folder(self, fault: CopiedFolder) -> None:
+        """The servers are started on another machine, with its own store."""
+        cluster, plan, network = self._cluster, self._cluster.plan, self._cluster.world.network
+        if not all(map(self._follows_a_store, cluster.journals)):
+            return  # two machines may each begin: that is refused where a deployment is read
+        self.occurred.add(fault.name)
+
+        def move(change: Callable[[NodeId], None]) -> None:
+            for server in fault.servers:
+                change(server)
+                cluster.world.crash(server)
+                cluster.world.restart(server, cluster.new_incarnation(server))
+
+        side = (*fault.servers, *fault.sites, plan.sources[-1])
+        others = [each for each in (*cluster.sites, *plan.reformers, *plan.sources) if each not in side]
+        links = [link for one in side for other in others for link in ((one, other), (other, one))]
+        move(cluster.store_access.copied.add)
+        self._at(fault.at + fault.period, partial(move, cluster.store_access.copied.discard))
+        if fault.sites:
+            network.cut_links(links)
+            self._at(fault.at + fault.period, partial(network.mend_links, links))
+
+    def _follows_a_store(self, site: NodeId) -> bool:
+        """Whether a site is in a formation, or learns of one from its journal."""
+        cluster = self._cluster
+        if cluster.world.is_up(site):
+            return cluster.site(site).formation is not None
+        return cluster.journals[site].recovered().layout is not None
 
     # Leaders.
 

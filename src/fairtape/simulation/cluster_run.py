@@ -207,6 +207,8 @@ class ClusterRun:
         leader = self.cluster.leader()
         if leader is None:
             return
+        if leader.sites_of_other_stores:
+            self.cluster.command(OperatorVerb.ADOPT)
         if leader.primary.phase.name == "HALTED":
             self.cluster.command(OperatorVerb.RESUME)
         for site in sorted(leader.primary.retired):

@@ -107,10 +107,12 @@ class OperationCheckers(Observer):
         return journal.recovered().number >= number or (present is not None and present.number > number)
 
     def check_leader(self) -> None:
-        """OneLeader, now."""
+        """OneLeader, now, of the servers with one store: a site follows one of them (decision 63, One store)."""
         leaders = [node for node in self._cluster.plan.reformers if self._leads(node)]
-        if len(leaders) > 1:
-            self._violated("OneLeader", leaders[-1], f"servers {leaders} lead at the same time")
+        copied = self._cluster.store_access.copied
+        for group in ([node for node in leaders if (node in copied) == place] for place in (False, True)):
+            if len(group) > 1:
+                self._violated("OneLeader", group[-1], f"servers {group} lead at the same time")
 
     def _leads(self, node: NodeId) -> bool:
         """Whether a server leads with a correct clock: a lease is only as good as the clock that measures it."""

@@ -2,12 +2,13 @@
 
 The store is a machine of its own, reached over a network: it may be unavailable, slow for one call or for all, and it
 may carry out a request whose answer comes late or never. An operator may restore it from a backup, and it may be lost.
-The truth stays: `recorded` has every formation that was ever recorded, whatever the store still knows.
+Some servers may use another store: that of a copy of the deployment's folder. The truth stays: `recorded` has every
+formation that was ever recorded, whatever the store still knows, or another one.
 """
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fairtape.core.formation_log import (
     ENTRIES_MAX,
@@ -27,13 +28,16 @@ from fairtape.core.formation_log import (
 from fairtape.core.instants import SECOND, Duration, Instant
 from fairtape.wire.frames import NodeId
 
+OTHER_STORE: Final = 1 << 20  # the identity of the store of a copy of the folder
+
 
 class MemoryFormationStore:
     """The formation store in memory: the reference for the SQLite and etcd stores. It survives crashes of nodes."""
 
-    __slots__ = ("leadership", "log")
+    __slots__ = ("identity", "leadership", "log")
 
-    def __init__(self) -> None:
+    def __init__(self, identity: int = 1) -> None:
+        self.identity = identity
         self.leadership: Leadership | None = None
         self.log: list[LogEntry] = []
 
@@ -42,7 +46,7 @@ class MemoryFormationStore:
         match question:
             case Recall():
                 latest = {entry.loop: entry for entry in self.log}
-                return Recalled(self.leadership, tuple(latest[loop] for loop in sorted(latest)))
+                return Recalled(self.leadership, tuple(latest[loop] for loop in sorted(latest)), self.identity)
             case Claim():
                 if self.leadership == question.expected:
                     self.leadership = question.wanted
@@ -81,6 +85,8 @@ class SimulatedStoreAccess:
 
     def __init__(self, delay: Duration, chance: Random, *, now: Callable[[], Instant] = lambda: 0) -> None:
         self.store = MemoryFormationStore()
+        self.other = MemoryFormationStore(OTHER_STORE)  # of a copy of the folder
+        self.copied: set[NodeId] = set()  # servers that use the other one
         self.recorded: list[LogEntry] = []  # all entries ever, also those that a restored store has lost
         self.unavailable = False  # for all servers
         self.cut_off: set[NodeId] = set()  # servers that cannot reach the store
@@ -100,7 +106,7 @@ class SimulatedStoreAccess:
         """Whether any server may not get its answers in time, also to a request that it made before a fault ended."""
         if self._now() < self._answered_at:
             return True
-        lost = self.unavailable or self.cut_off or self.answer_lost or self.behind_faults
+        lost = self.unavailable or self.cut_off or self.copied or self.answer_lost or self.behind_faults
         return bool(lost or self.call_delay or self.next_call_delay or self.answers_late)
 
     def query(self, node: NodeId, question: StoreRequest) -> tuple[Duration, StoreResponse]:
@@ -115,15 +121,19 @@ class SimulatedStoreAccess:
         """The response, and the delay that a fault causes; 0: none."""
         if self.unavailable or node in self.cut_off:
             if self._chance.random() < 0.2:
-                self._carry_out(question)
+                self._carry_out(node, question)
             return SECOND // 4, Unavailable(question)
         slow, self.next_call_delay = max(self.call_delay, self.next_call_delay), 0
-        response = self._carry_out(question)
+        response = self._carry_out(node, question)
         if isinstance(question, Claim):
             if node in self.answer_lost:
                 return self.answer_lost.pop(node), Unavailable(question)
             slow = max(slow, self.answers_late)
         return slow, response
+
+    def store_of(self, node: NodeId) -> MemoryFormationStore:
+        """The store that a server uses."""
+        return self.other if node in self.copied else self.store
 
     def restore(self, formations: int) -> bool:
         """Restore a backup from before the last `formations` formations. Returns whether there is such a backup."""
@@ -140,21 +150,26 @@ class SimulatedStoreAccess:
         del self._backups[-records:]
 
     def lose(self) -> None:
-        """The store and its backups are gone."""
+        """The store and its backups are gone: the next one is empty, and has another identity."""
         self.store.log, self.store.leadership = [], None
+        self.store.identity += 1
         self._backups.clear()
 
     def heal(self) -> None:
         """End all faults; what was lost stays lost."""
         self.unavailable = False
         self.cut_off.clear()
+        self.copied.clear()
         self.answer_lost.clear()
         self.call_delay = self.next_call_delay = self.answers_late = 0
 
-    def _carry_out(self, question: StoreRequest) -> StoreResponse:
-        log, leadership = self.store.log, self.store.leadership
-        response = self.store.answer(question)
-        if isinstance(response, Recorded):
+    def _carry_out(self, node: NodeId, question: StoreRequest) -> StoreResponse:
+        store = self.store_of(node)
+        log, leadership = store.log, store.leadership
+        response = store.answer(question)
+        if isinstance(response, Recorded) and store is not self.store:
+            self.recorded += response.entries
+        elif isinstance(response, Recorded):
             self.recorded += response.entries
             self._backups.append(_Backup(log, leadership, any(entry.loop == 0 for entry in response.entries)))
         return response

@@ -27,10 +27,10 @@ from fairtape.wire.frames import (
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
 CHUNKS_MAX: Final = 1 << 20  # of one journal entry
 
-_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQQ")
-_GRANT: Final = struct.Struct(">HQQQQQQ")
-_FENCE: Final = struct.Struct(">HQ")
-_INSTALL: Final = struct.Struct(">QBQ")
+_SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQQI")
+_GRANT: Final = struct.Struct(">HQQQQQI")
+_FENCE: Final = struct.Struct(">HQI")
+_INSTALL: Final = struct.Struct(">QBI")
 _CATCH_UP: Final = struct.Struct(">QIHQQ")
 POSITION: Final = struct.Struct(">IQ")  # a formation and a token
 _HISTORY_CHUNK: Final = struct.Struct(">QQQIIIIQQ")
@@ -63,6 +63,7 @@ class OperatorVerb(IntEnum):
     ADMIT = 2  # allow it to join again
     RESUME = 3  # continue after a halt, with a Break in the order
     PLAN = 4  # activate the stripe plan whose name is in the site field
+    ADOPT = 5  # the store that the sites follow is lost: continue with that of this server, with a Break
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class SiteReport:
     journal: int = 0  # the identity of its journal; 0: none
     deployment: int = 0  # the digest of the deployment file that it has read; 0: none
     term: int = 0  # the highest of a reformation server that it has heard of; 0: none
+    store: int = 0  # the identity of the formation store that it follows; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Grant:
     received_at: int  # by the clock of X_R
     clock_bound: int  # of X_R
     lease_period: int
-    store: int = 0  # the identity of the formation store
+    store: int = 0  # the identity of the formation store in whose name it is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class Fence:
     sender: NodeId
     loop: int
     term: int
+    store: int = 0  # the identity of the formation store in whose name it is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Install:
     term: int
     final: bool
     layout: bytes
-    store: int = 0  # the identity of the formation store
+    store: int = 0  # the identity of the formation store in whose name it is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +242,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
                 message.loop, message.membership_state, message.request, message.prepared, message.incarnation,
                 message.asked_at, message.clock_bound, message.complete_through, message.sequence,
                 message.settled_through, message.late, message.suspect, message.suspect_token, message.reason,
-                message.proposal, message.journal, message.deployment, message.term,
+                message.proposal, message.journal, message.deployment, message.term, message.store,
             )  # fmt: skip
         case Grant():
             return Kind.GRANT, _GRANT.pack(
@@ -247,7 +250,7 @@ def _body(message: MembershipMessage) -> tuple[Kind, bytes]:
                 message.lease_period, message.store,
             )  # fmt: skip
         case Fence():
-            return Kind.FENCE, _FENCE.pack(message.loop, message.term)
+            return Kind.FENCE, _FENCE.pack(message.loop, message.term, message.store)
         case Install():
             return Kind.INSTALL, _INSTALL.pack(message.term, message.final, message.store) + message.layout
         case CatchUp():

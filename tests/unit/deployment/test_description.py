@@ -10,6 +10,7 @@ from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND
 from fairtape.core.timing import PROFILES
 from fairtape.deployment.config.description import FILE, Deployment, NodeKind, RealTime, read_deployment, with_names
+from fairtape.deployment.config.digest import deployment_digest
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.operations.draft import Draft, create_deployment
 from fairtape.ring.membership.topology import PACE_MAX, Excess, PaceRule, Remedy
@@ -45,6 +46,46 @@ def test_a_deployment_can_be_moved_with_its_store(tmp_path: Path) -> None:
     made(tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")
     assert read_deployment(tmp_path / "there").store == f"sqlite:{tmp_path}/there/formations.db"
+
+
+def test_the_servers_of_a_store_in_a_file_share_one_host(tmp_path: Path) -> None:
+    """Two machines would each have a store of their own.  Decision 63, One store."""
+    deployment = made(tmp_path / "new", reformers=3)
+    assert {node.host for node in deployment.reformers} == {HOSTS[0]}
+    assert {node.host for node in deployment.sites} == set(HOSTS)
+    file = tmp_path / "new" / FILE
+    port = deployment.reformers[1].port
+    file.write_text(file.read_text().replace(f"{HOSTS[0]}:{port}", f"{HOSTS[1]}:{port}"))
+    with pytest.raises(UserError, match=r"store\.url is 'sqlite:.*2\.1, 192\.0\.2\.2: place all on one host, or"):
+        read_deployment(tmp_path / "new")
+    assert {node.host for node in made(tmp_path / "etcd", store=ETCD).reformers} == set(HOSTS)
+    local = made(tmp_path / "local", hosts=("127.0.0.1", "127.0.0.2", "localhost"), loops=(1,))
+    assert len({node.host for node in local.reformers}) == 2
+
+
+def test_the_digest_of_a_deployment_covers_what_all_nodes_must_agree_on(tmp_path: Path) -> None:
+    """Decision 64, One deployment file."""
+    here = made(tmp_path / "here")
+    digest = deployment_digest(here)
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert deployment_digest(read_deployment(tmp_path / "there")) == digest
+    file = tmp_path / "there" / FILE
+    text = file.read_text()
+    alike = {'sync = "interval"': 'sync = "never"', 'real_time = "auto"': "real_time = false", "ttl = 1": "ttl = 1 # 1"}
+    for written, instead in alike.items():
+        file.write_text(text.replace(written, instead, 1))
+        assert deployment_digest(read_deployment(tmp_path / "there")) == digest
+    for written, instead in {
+        "resilience = 1": "resilience = 0",
+        "stripe = 0": "stripe = 1",
+        'profile = "metro"': 'profile = "wan"',
+        "node = 101,": "node = 111,",
+        f"{HOSTS[1]}:": "192.0.2.3:",
+        "commit_passes = 3": "commit_passes = 4",
+    }.items():
+        assert written in text
+        file.write_text(text.replace(written, instead, 1))
+        assert deployment_digest(read_deployment(tmp_path / "there")) != digest
 
 
 def test_every_node_has_its_own_keys_and_no_more_than_it_needs(tmp_path: Path) -> None:

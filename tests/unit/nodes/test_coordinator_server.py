@@ -1,5 +1,7 @@
 """A reformation server: leads or is a standby, according to the store."""
 
+from dataclasses import replace
+
 from fairtape.core.effects import Notice, QueryStore, Send
 from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
@@ -7,7 +9,7 @@ from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.simulated_store import MemoryFormationStore
-from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb
+from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb, SiteReport
 from fairtape.wire.seals import Keys
 from unit.ring.loop_values import TIMING, report_of
 
@@ -30,7 +32,7 @@ class Served:
     def __init__(self, me: int, store: MemoryFormationStore) -> None:
         self.clock = Clock()
         self.server = Reformer(
-            ReformerConfig(me=me, operator=OPERATOR, leader_lease=LEASE),
+            ReformerConfig(me=me, operator=OPERATOR, leader_lease=LEASE, deployment=64),
             TOPOLOGY,
             keys=KEYS,
             born_at=NOW,
@@ -73,7 +75,7 @@ class Served:
         self.turn(now)
 
 
-def newborn(site: int) -> MembershipMessage:
+def newborn(site: int) -> SiteReport:
     return report_of(site, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
 
 
@@ -193,6 +195,23 @@ def test_a_server_leads_in_a_later_term_than_any_site_knows() -> None:
     assert served.server.leads(NOW + SECOND)
     assert served.store.leadership is not None
     assert served.store.leadership.term == 8
+
+
+def test_a_site_that_has_read_another_file_is_named_and_admitted() -> None:
+    """Files are changed on one machine after the other.  Decision 64, One deployment file."""
+    served = Served(101, MemoryFormationStore())
+    at = NOW + 100 * MILLISECOND
+    served.run(NOW, at)
+    for site, deployment in ((1, 64), (2, 65), (3, 0)):
+        served.receive(replace(newborn(site), deployment=deployment), at)
+    served.receive(replace(newborn(2), deployment=65), at + 1)
+    named = "site 2 has read another deployment file than server 101"
+    assert [notice for notice in served.notices if "deployment file" in notice] == served.server.warnings(at)
+    assert [warning.startswith(named) for warning in served.server.warnings(at)] == [True]
+    assert served.server.primary.formation is not None
+    assert 2 in served.server.primary.formation.members
+    served.receive(replace(newborn(2), deployment=64), at + 2)
+    assert served.server.warnings(at + 2) == []
 
 
 def test_noise_is_counted_and_changes_nothing() -> None:

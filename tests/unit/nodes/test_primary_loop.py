@@ -74,6 +74,14 @@ def test_the_first_formation_waits_for_all_sites_but_not_for_ever() -> None:
     assert (first.number, first.members, first.broken) == (1, (1,), False)
 
 
+def test_a_server_that_knows_no_site_of_the_tour_does_not_spin() -> None:
+    loop = coordinator(None)
+    newborn = report_of(9, formation=0, membership_state=MembershipState.NEWBORN, complete_through=0, sequence=1)
+    loop.receive_report(newborn, NOW)
+    loop.wake(NOW + FIRST_FORMATION_DELAY)
+    assert loop.deadline() > NOW + FIRST_FORMATION_DELAY
+
+
 def test_sites_with_a_history_and_a_store_without_one_begin_with_a_break() -> None:
     loop = coordinator(None)
     for site in (1, 2, 3):
@@ -110,6 +118,18 @@ def test_without_an_answer_it_waits_for_the_leases_of_the_lost_formation() -> No
         assert (loop.phase is Phase.FENCING) == waits
         loop.wake(NOW + FIRST_FORMATION_DELAY)
         assert record(loop, NOW + FIRST_FORMATION_DELAY).broken
+
+
+def test_a_loop_of_which_no_member_answers_waits_for_one() -> None:
+    """Also if the operator orders to go on: there is no order that could be continued."""
+    loop = coordinator(formation_of(1, 2, 3, resilience=1))
+    for at in (LEASE, LEASE + FIRST_FORMATION_DELAY):
+        loop.wake(NOW + at)
+    assert loop.phase is Phase.HALTED
+    loop.resume(NOW + LEASE + FIRST_FORMATION_DELAY + 1)
+    assert loop.phase is Phase.HALTED
+    loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW + LEASE + 2 * FIRST_FORMATION_DELAY)
+    assert record(loop, NOW + LEASE + 2 * FIRST_FORMATION_DELAY).members == (1,)
 
 
 def test_under_halt_a_lost_proof_needs_the_operator() -> None:

@@ -57,9 +57,11 @@ class ActiveSite:
         )
         self.site.receive(box.for_membership(message), now)
 
-    def install(self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1) -> None:
+    def install(
+        self, formation: Formation, now: Instant = NOW, *, final: bool = True, term: int = 1, store: int = 0
+    ) -> None:
         layout = encode_formation(formation)
-        self.receive(Install(0, formation.number, 101, term, final, layout), now)
+        self.receive(Install(0, formation.number, 101, term, final, layout, store), now)
 
     def report(self, now: Instant = NOW) -> SiteReport:
         """Its report when it is woken."""

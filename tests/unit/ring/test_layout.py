@@ -75,8 +75,8 @@ def test_a_formation_of_an_older_release_keeps_its_bytes(version: int, plan: int
 
 def test_a_field_that_this_release_does_not_know_is_refused() -> None:
     encoded = encode_formation(formation_of(1, 2, 3, journals=(7, 8, 9)))
-    with pytest.raises(Malformed, match="field 3"):
-        decode_formation(encoded + b"\x03\x00\x04" + bytes(4))
+    with pytest.raises(Malformed, match="field 4"):
+        decode_formation(encoded + b"\x04\x00\x04" + bytes(4))
 
 
 def test_fields_in_another_order_are_refused() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,7 @@ from fairtape.gateway.core.limits import GatewayLimits
 from fairtape.journal.writer import SYNC_PERIOD, SyncPolicy
 from fairtape.market.prices import ONE
 from fairtape.market.stripes import FEED_NAME_MAX, VERSION_MAX
-from fairtape.net.transports import TTL_MAX, AddressBook, Groups, Peer, Role
+from fairtape.net.transports import LOOPBACK, TTL_MAX, AddressBook, Groups, Peer, Role
 from fairtape.ring.membership.formation import LOOPS_MAX, MEMBERS_MAX, STRIDE_MAX
 from fairtape.ring.membership.topology import (
     BadTopology,
@@ -311,6 +312,7 @@ def parse_deployment(folder: Path, table: TomlTable) -> Deployment:
         link_faults=_link_faults(table.table("link_faults", optional=True), nodes),
     )
     _refuse_shared_sources(table, found)
+    _refuse_scattered_servers(store, url, found)
     for each in (journal, clock, process, store, table):
         each.finish()
     return found
@@ -523,6 +525,25 @@ def _refuse_shared_sources(table: TomlTable, deployment: Deployment) -> None:
         sharing = next((other for other in addresses if other != name and addresses[other] == addresses[name]), None)
         if sharing is not None:
             raise table.wrong(place, name, f"{sharing} has the same address; {place} needs its own")
+
+
+def _refuse_scattered_servers(store: TomlTable, url: str, deployment: Deployment) -> None:
+    """A file is on one machine: servers on several would each have a store of its own (decision 63, One store)."""
+    hosts = dict.fromkeys(LOOPBACK if _is_loopback(node.host) else node.host.lower() for node in deployment.reformers)
+    if url.startswith("sqlite:") and len(hosts) > 1:
+        raise store.wrong(
+            "url",
+            url,
+            f"a file is on one machine, and the reformers are on {', '.join(hosts)}: place all on one host, or name an"
+            " etcd store, such as etcd:http://HOST:2379/fairtape",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return IPv4Address(host).is_loopback
+    except AddressValueError:
+        return host.lower() == "localhost"
 
 
 def _source(table: TomlTable, field: str, name: str, nodes: Mapping[str, Node]) -> NodeId:

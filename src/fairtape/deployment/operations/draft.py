@@ -75,6 +75,12 @@ class Draft:
         return all(is_loopback(host) for host in self.hosts)
 
     @property
+    def store_host(self) -> str | None:
+        """The host of a store in a file, where the nodes are on several machines; None: there is no such host."""
+        several = not self.local and len(set(self.hosts)) > 1
+        return self.hosts[0] if several and self.store.startswith("sqlite:") else None
+
+    @property
     def site_names(self) -> tuple[str, ...]:
         if self.cities:
             return tuple(node_name(city(each)) for each in self.cities)
@@ -184,8 +190,10 @@ def _text(draft: Draft) -> Iterator[str]:
     yield from (_member(name, number, next(addresses)) for number, name in enumerate(names, 1))
     yield ""
     yield "[reformers]  # reformation servers: one leads, the others are on standby"
+    if draft.store_host is not None:
+        yield "# The store is a file, so all are on one host; without that host the ring stops. etcd does without."
     for number, name in enumerate(draft.reformer_names, FIRST_REFORMER):
-        yield _member(name, number, next(addresses))
+        yield _member(name, number, _server_address(draft, next(addresses)))
     yield ""
     yield "[sources]  # publishers; each has its own key in keys/"
     for number, name in enumerate(sources, FIRST_SOURCE):
@@ -285,6 +293,11 @@ def _addresses(draft: Draft, count: int) -> Iterator[Address]:
         yield from ((hosts[each % len(hosts)], ports[each]) for each in range(count))
     else:
         yield from ((hosts[each % len(hosts)], PORTS_FROM + each) for each in range(count))
+
+
+def _server_address(draft: Draft, address: Address) -> Address:
+    """A store in a file is on one host, and with it all reformation servers (decision 63, One store)."""
+    return address if draft.store_host is None else (draft.store_host, address[1])
 
 
 def _rules(draft: Draft) -> Iterator[str]:

@@ -77,6 +77,10 @@ def _outcome(verb: OperatorVerb, name: str, before: ReformerStatus, leader: Refo
             return f"{name} may join: {formation}" if name not in leader.members else f"{name} is a member: {formation}"
         case OperatorVerb.PLAN if leader.plan == site:
             return f"the plan is in force: {formation}"
+        case OperatorVerb.ADOPT if not before.of_other_stores:
+            return f"no site follows another store: {formation}"
+        case OperatorVerb.ADOPT if not leader.of_other_stores and leader.formation and leader.phase == "steady":
+            return f"the store is adopted, and the order continues: {formation}"
         case OperatorVerb.RESUME if before.phase != "halted":
             return f"the ring was not halted: {formation}"
         case OperatorVerb.RESUME if leader.phase != "halted":

@@ -19,6 +19,7 @@ from fairtape.core.effects import Deliver, FormationChange, Report
 from fairtape.core.errors import UserError
 from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.deployment.config.description import FILE, Deployment, Node, NodeKind, RealTime, with_names
+from fairtape.deployment.config.digest import deployment_digest
 from fairtape.deployment.config.keys import keys_of
 from fairtape.deployment.process.resources import (
     clock_of,
@@ -152,6 +153,7 @@ def run_reformer(deployment: Deployment, node: Node) -> None:
             operator=operator.number,
             stripe=deployment.stripe,
             leader_lease=deployment.leader_lease,
+            deployment=deployment_digest(deployment),
         ),
         deployment.topology,
         keys=keys_of(deployment, node),
@@ -337,7 +339,9 @@ class _Housekeeping:
         self._status_file.close(replace(self._current_status(self._clock.now()), ended=True))
 
     def _current_status(self, now: Instant) -> NodeStatus:
-        return replace(self._status(now), controls=self._controls)
+        status = self._status(now)
+        warnings = (*status.warnings, *self._runtime.other_versions.warnings(now))
+        return replace(status, controls=self._controls, warnings=warnings)
 
     def _apply_controls(self, controls: DrillControls) -> None:
         self._controls = controls
@@ -374,6 +378,7 @@ def _site_config(deployment: Deployment, node: Node, run: RunFolder) -> SiteConf
         reformers=tuple(each.number for each in deployment.reformers),
         timing=deployment.timing,
         home=deployment.home_of(node.number),
+        deployment=deployment_digest(deployment),
         durable=deployment.sync is SyncPolicy.TOKEN or _same_boot(run.path / f"{node.name}.boot"),
         stripe=deployment.stripe,
         datagram_max=deployment.datagram_max,
@@ -513,6 +518,7 @@ def _site_status(
         released_at=log.released_at,
         pauses=tuple(log.pauses),
         counts=dict(site.counts),
+        warnings=tuple(with_names(each, deployment) for each in site.warnings),
         edge=None if publisher is None else publisher.status(),
     )
 
@@ -550,6 +556,8 @@ def _reformer_status(deployment: Deployment, node: Node, reformer: Reformer, now
         plan=formation.plan if formation is not None else 0,
         members=_names(deployment, formation.members) if formation is not None else (),
         retired=_names(deployment, tuple(sorted(primary.retired))),
+        of_other_stores=_names(deployment, reformer.sites_of_other_stores),
+        warnings=tuple(with_names(each, deployment) for each in reformer.warnings(now)),
         decisions=tuple(_decision_status(deployment, decision) for decision in decisions),
         counts=dict(reformer.counts),
     )

@@ -1,6 +1,7 @@
 """The reformation server (X_R). Pure.
 
 server            leadership through the store, and the coordinators of all loops
+followed_stores   which formation store the sites follow
 lost_store        where the order goes on when the store has lost formations
 leadership        the claims of a server, and how long it may lead
 primary_loop      the coordinator of the primary loop: watches, reforms, and changes formations

@@ -18,6 +18,7 @@ from typing import Final
 from fairtape.core.instants import NEVER, SECOND, Duration, Instant
 from fairtape.core.timing import RETRIES_MAX, Timing
 from fairtape.nodes.coordinator.exclusion import Exclusions
+from fairtape.nodes.coordinator.followed_stores import FollowedStores
 from fairtape.nodes.coordinator.lost_store import is_complete, is_lost, keeper_of, next_number
 from fairtape.nodes.coordinator.pace import PaceControl, describe_change, paced
 from fairtape.nodes.coordinator.planned_change import FAILURES_MAX, PlannedChange, lead_time, plan_change
@@ -102,6 +103,7 @@ class PrimaryLoopCoordinator:
         self.retired: set[NodeId] = set()
         self.plan = 0  # the stripe plan that the operator ordered
         self.term = 0
+        self.stores = FollowedStores()
         self.recording_delay: Duration = 0  # how long the store may take to record a formation
         self._me = me
         self._stripe = stripe
@@ -165,7 +167,8 @@ class PrimaryLoopCoordinator:
             if lost_journal(known.report, report):
                 known.lost_journal = report.formation
             known.report, known.received_at = report, now
-        if self.phase is not Phase.RECORDING and not self._recovers and is_lost(report, self.formation):
+        lost = is_lost(report, self.formation) or self.stores.is_declared_lost(report.store)
+        if self.phase is not Phase.RECORDING and not self._recovers and lost:
             self._begin_recovery(report, now)
         if self.formation is not None and not self._recovers:
             self._respond(report, now)
@@ -176,7 +179,7 @@ class PrimaryLoopCoordinator:
         formation = self.formation
         assert formation is not None
         if report.membership_state is MembershipState.NEWBORN or report.formation < formation.number:
-            self._send_limited(report.sender, self._install(formation, final=True), now)
+            self._send_limited(report.sender, self._install(report.sender, formation, final=True), now)
             return
         if report.formation > formation.number:
             return
@@ -201,6 +204,7 @@ class PrimaryLoopCoordinator:
                     now,
                     self._clock_bound(),
                     formation.timing.lease_period,
+                    self._store_of(report.sender),
                 ),
             )
         )
@@ -246,8 +250,13 @@ class PrimaryLoopCoordinator:
         awaited = [site for site in self.loop.tour if site not in self.retired]
         present = [site for site in awaited if site in self.known]
         everyone = len(present) == len(awaited)
+        if not present:
+            self._repeat_at = now + self.loop.timing.report_period
         if not present or not (everyone or now >= self._began_at + FIRST_FORMATION_DELAY):
             return
+        if self.stores.others:
+            self._repeat_at = now + self.loop.timing.report_period
+            return  # the sites have an order already, by another store (decision 63, One store)
         least = self.topology.least_resilience
         if self.topology.resilience_of(present) < least and not self._resumed:
             self._repeat_at = now + self.loop.timing.report_period
@@ -280,6 +289,8 @@ class PrimaryLoopCoordinator:
         self._planned = None
         self._cause = f"the store has lost formations after {recorded}"
         self._began_at = self._repeat_at = now
+        if self.stores.is_declared_lost(report.store):
+            self._led_since = now  # a leader of that store may have granted leases until now
         self.notices.append(f"{self._cause}: site {report.sender} is in formation {report.formation}")
 
     def _recover(self, now: Instant) -> None:
@@ -292,7 +303,7 @@ class PrimaryLoopCoordinator:
         if self._repeat_at <= now:
             for site, report in reports.items():
                 if report.membership_state in (MembershipState.MEMBER, MembershipState.OBSERVER):
-                    self.outbox.append((site, Fence(self._stripe, report.formation, self._me, 0, self.term)))
+                    self.outbox.append((site, self._fence(site, report.formation)))
             self._repeat_at = now + self.loop.timing.retry_period
         everyone = all(site in reports for site in self._homes if site not in self.retired)
         acting = any(each.membership_state is MembershipState.MEMBER for each in reports.values())
@@ -303,7 +314,7 @@ class PrimaryLoopCoordinator:
             return
         complete = is_complete(reports, self.topology)
         obstacle = self._obstacle_to_recovery(present, complete=complete)
-        if obstacle is not None and not self._resumed:
+        if obstacle is not None and not (self._resumed or self.stores.adopts):
             self._halt(f"halted: {obstacle}", ())
             return
         self._resumed = False
@@ -404,7 +415,7 @@ class PrimaryLoopCoordinator:
             if member not in self.known or self.known[member].report.formation < formation.number
         ]
         for member in behind:
-            self._send_limited(member, self._install(formation, final=True), now)
+            self._send_limited(member, self._install(member, formation, final=True), now)
         period = max(formation.timing.retry_period, (formation.starts_at - now) // REPEATS_AHEAD)
         self._repeat_at = now + period if behind else NEVER
 
@@ -441,9 +452,7 @@ class PrimaryLoopCoordinator:
                     or known.report.membership_state is MembershipState.NEWBORN
                 )
                 message: MembershipMessage = (
-                    self._install(formation, final=True)
-                    if behind
-                    else Fence(self._stripe, formation.number, self._me, 0, self.term)
+                    self._install(member, formation, final=True) if behind else self._fence(member, formation.number)
                 )
                 self.outbox.append((member, message))
             self._repeat_at = now + formation.timing.retry_period
@@ -500,6 +509,9 @@ class PrimaryLoopCoordinator:
             if now < self._began_at + FIRST_FORMATION_DELAY and len(answered) < len(self._concerned(formation)):
                 return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
+        if not answered:
+            self._halt(f"halted in formation {formation.number}: no member answers", self._concerned(formation))
+            return
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))
         broken = commits_may_be_missing(formation, answered.values(), silent)
         accused = accused_member(formation, answered, repeated=self._is_repeated(formation, now))
@@ -513,8 +525,8 @@ class PrimaryLoopCoordinator:
             excluded=self._exclude_failed(formation, answered, accused, now),
             accused=accused,
         )
-        obstacle = self._obstacle(formation, answered, silent, layout) if answered else "no member answers"
-        if obstacle is not None and not (answered and self._resumed):
+        obstacle = self._obstacle(formation, answered, silent, layout)
+        if obstacle is not None and not self._resumed:
             self._halt(f"halted in formation {formation.number}: {obstacle}", silent)
             return
         self._resumed = False
@@ -616,7 +628,8 @@ class PrimaryLoopCoordinator:
         return min(formation.starts_at, now + slowest.commit_delay - layout.timing.commit_delay)
 
     def _propose(self, formation: Formation) -> None:
-        self.proposal = with_roll(formation, {site: known.report for site, known in self.known.items()})
+        rolled = with_roll(formation, {site: known.report for site, known in self.known.items()})
+        self.proposal = replace(rolled, stores=self.stores.identities)
         self.phase = Phase.RECORDING
 
     def recorded(self, formation: Formation, now: Instant) -> None:
@@ -629,9 +642,10 @@ class PrimaryLoopCoordinator:
         before = self.formation.members if self.formation is not None else ()
         self._silent = ()
         self.proposal = None
+        self.stores.recorded(formation)
         self._adopt(formation, now)
         for site in dict.fromkeys((*formation.members, *before, *self.known)):
-            self.outbox.append((site, self._install(formation, final=True)))
+            self.outbox.append((site, self._install(site, formation, final=True)))
         self._repeat_at = now + formation.timing.retry_period
 
     # Planned changes.
@@ -642,7 +656,7 @@ class PrimaryLoopCoordinator:
         reports = {site: known.report for site, known in self.known.items()}
         self._pace.count([reports[member] for member in formation.members], now)
         planned = plan_change(
-            formation,
+            replace(formation, stores=self.stores.identities),  # a formation of an older release names none
             reports,
             self.topology,
             retired=self.retired,
@@ -695,7 +709,7 @@ class PrimaryLoopCoordinator:
             return
         if self._repeat_at <= now:
             for site in missing:
-                self.outbox.append((site, self._install(planned.formation, final=False)))
+                self.outbox.append((site, self._install(site, planned.formation, final=False)))
             self._repeat_at = now + present.timing.retry_period
 
     def _planning_failure(self, present: Formation, planned: PlannedChange, now: Instant) -> str | None:
@@ -738,9 +752,17 @@ class PrimaryLoopCoordinator:
 
     # Messages.
 
-    def _install(self, formation: Formation, *, final: bool) -> Install:
+    def _install(self, site: NodeId, formation: Formation, *, final: bool) -> Install:
         layout = encode_formation(formation)
-        return Install(self._stripe, formation.number, self._me, self.term, final, layout)
+        return Install(self._stripe, formation.number, self._me, self.term, final, layout, self._store_of(site))
+
+    def _fence(self, site: NodeId, formation: int) -> Fence:
+        return Fence(self._stripe, formation, self._me, 0, self.term, self._store_of(site))
+
+    def _store_of(self, site: NodeId) -> int:
+        """In whose name to send to a site: that of the store that it follows, which may be one that was replaced."""
+        known = self.known.get(site)
+        return (known.report.store if known is not None else 0) or self.stores.own
 
     def _send_limited(self, site: NodeId, message: MembershipMessage, now: Instant) -> None:
         """Send a message, at most once per round trip."""

@@ -34,6 +34,7 @@ class SecondaryLoopCoordinator:
         self.retired: set[NodeId] = set()
         self.parents: Collection[NodeId] = ()  # the members of the loop above
         self.term = 0
+        self.store = 0  # the identity of the formation store
         self._me = me
         self._stripe = stripe
         self._incarnation_of = incarnation_of
@@ -220,7 +221,7 @@ class SecondaryLoopCoordinator:
 
     def _install(self, formation: Formation) -> Install:
         layout = encode_formation(formation)
-        return Install(self._stripe, formation.number, self._me, self.term, final=True, layout=layout)
+        return Install(self._stripe, formation.number, self._me, self.term, final=True, layout=layout, store=self.store)
 
     def _difference(self, formation: Formation, members: list[NodeId]) -> str:
         changes = [f"{site} joins" for site in members if site not in formation.members or not self._is_member(site)]

@@ -100,6 +100,7 @@ class ReformerConfig:
     me: NodeId
     operator: NodeId  # whose commands it executes
     stripe: int = 0
+    deployment: int = 0  # the digest of the deployment file that it has read; 0: none
     leader_lease: Duration = 300 * MILLISECOND  # how long a leader may act on one renewal, at least
 
 
@@ -147,6 +148,8 @@ class Reformer:
         self._runs_at: Instant = 0  # when this server runs again at the latest, while a request is pending
         self._stood_still = False  # while it was pending
         self._renewed = False  # by the last request
+        self._stores = self.primary.stores
+        self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -225,6 +228,18 @@ class Reformer:
         """As the store showed it last."""
         return self._lead.shown
 
+    @property
+    def sites_of_other_stores(self) -> tuple[NodeId, ...]:
+        """The sites that follow another formation store, and are left alone."""
+        return tuple(sorted(self._stores.others))
+
+    def warnings(self, now: Instant) -> list[str]:
+        """What the operator has to mend, as far as the leader knows."""
+        if not self.leads(now):
+            return []
+        stores = [_of_another_store(site) for site in self.sites_of_other_stores]
+        return stores + [_of_another_file(site, self.config.me) for site in sorted(self._other_files)]
+
     def leads(self, now: Instant) -> bool:
         """Whether this server leads now."""
         return self._lead.leads(now)
@@ -294,21 +309,26 @@ class Reformer:
         self._show(answer.leadership, now)
         if self._doubts_clock:
             return
-        if self._lead.term:
+        if self._lead.term and answer.store != self._stores.own:
+            self._step_down("its store was replaced by another one", now)
+        elif self._lead.term:
             self._compare(answer.latest, now)
         elif self._lead.may_begin(now):
-            self._begin(answer.latest, now)
+            self._begin(answer.latest, answer.store, now)
 
-    def _begin(self, latest: tuple[LogEntry, ...], now: Instant) -> None:
+    def _begin(self, latest: tuple[LogEntry, ...], store: int, now: Instant) -> None:
         """Lead: these are the formations, now that no other server can change them."""
         self._lead.begin()
+        self._other_files.clear()
         self._ask_at = self._lead.renew_at
         term = self._lead.term
         entries = {entry.loop: entry for entry in latest}
         self._retired_sites.recall(entries.pop(RETIRED_SITES_LOG, None))
         formations = {loop: decode_formation(entry.formation) for loop, entry in entries.items()}
+        self._stores.lead(store, formations.get(0))
         self.primary.lead(formations.get(0), term, now)
         for loop, coordinator in self.secondary.items():
+            coordinator.store = store
             coordinator.lead(formations.get(loop), term, now)
         self._effects.append(Notice(f"reformation server {self.config.me} leads, term {term}"))
 
@@ -404,13 +424,34 @@ class Reformer:
         if report.sender not in self._homes:
             self.counts["stranger"] += 1
             return
+        self._compare_file(report)
+        if not self._follows_this_store(report):
+            self.counts["other_store"] += 1
+            return
         if report.term > self._lead.term:
             self._give_way(report, now)
             return
         if report.loop == 0:
             self.primary.receive_report(report, now)
-        elif report.loop in self.secondary:
+        elif report.loop in self.secondary and report.store in (0, self._stores.own):
             self.secondary[report.loop].receive_report(report, now)
+
+    def _follows_this_store(self, report: SiteReport) -> bool:
+        """Whether this server may decide about a site (decision 63, One store)."""
+        noted = report.store in self._stores.others.values()
+        if self._stores.obeys(report):
+            return True
+        if not noted:
+            self._effects.append(Notice(_of_another_store(report.sender)))
+        return False
+
+    def _compare_file(self, report: SiteReport) -> None:
+        """A difference is a warning, and changes nothing (decision 64, One deployment file)."""
+        if report.deployment in (0, self.config.deployment) or not self.config.deployment:
+            self._other_files.pop(report.sender, None)
+        elif self._other_files.get(report.sender) != report.deployment:
+            self._other_files[report.sender] = report.deployment
+            self._effects.append(Notice(_of_another_file(report.sender, self.config.me)))
 
     def _give_way(self, report: SiteReport, now: Instant) -> None:
         """A site obeys a later term, which the store has lost (decision 69, Lost formations): lead in a later one.
@@ -434,3 +475,20 @@ class Reformer:
                 self.primary.change_plan(command.site, now)
             case OperatorVerb.RESUME:
                 self.primary.resume(now)
+            case OperatorVerb.ADOPT:
+                adopted = self._stores.adopt()
+                self._effects += [Notice(adopted)] if adopted is not None else []
+
+
+def _of_another_store(site: NodeId) -> str:
+    return (
+        f"site {site} follows another formation store: it is left alone; give all servers the same store, or, if the"
+        " other one is lost, order: fairtape operate DIR adopt"
+    )
+
+
+def _of_another_file(site: NodeId, server: NodeId) -> str:
+    return (
+        f"site {site} has read another deployment file than server {server}: copy one file to both machines, and"
+        " restart what has read the other one"
+    )

@@ -13,6 +13,7 @@ LOOPS_MAX: Final = (1 << 16) - 1
 STRIDE_MAX: Final = (1 << 16) - 1
 PLAN_MAX: Final = (1 << 32) - 1
 JOURNALS_MAX: Final = 80  # members of the primary loop: with the identities of their journals it fits an Install
+STORES_MAX: Final = 4  # the store of a formation, and those that it replaced
 LAYOUT_VERSION: Final = 3
 
 
@@ -41,6 +42,7 @@ class Formation:
     resilience_before: int = 0  # how many members may still be lost before this formation comes into effect
     leaving: tuple[NodeId, ...] = ()  # sites that take their last turns in the formation before
     plan: int = 0  # the active stripe plan, as the operator ordered; 0: none
+    stores: tuple[int, ...] = ()  # the identity of its store, and of those that it replaced; empty: any
     layout_version: int = LAYOUT_VERSION  # of its encoding: that of an older release keeps its bytes
     broken: bool = False  # a Break: more than K members were silent (decision 21, Where a formation resumes)
 
@@ -61,6 +63,8 @@ class Formation:
                 f"journals has {len(self.journals)} identities for {len(members)} members; "
                 f"it takes one for each of up to {JOURNALS_MAX}"
             )
+        if len(self.stores) > STORES_MAX:
+            raise BadFormation(f"stores has {len(self.stores)} identities; it takes up to {STORES_MAX}")
         if not 0 <= self.resilience < len(members):
             raise BadFormation(f"resilience is {self.resilience}; it must be from 0 to {len(members) - 1}, one below m")
         if not 0 <= self.number <= FORMATION_MAX:

@@ -22,6 +22,8 @@ _PLAN: Final = struct.Struct(">I")
 _FIELD: Final = struct.Struct(">BH")  # type and length of a field
 _PLAN_FIELD: Final = 1
 _JOURNALS_FIELD: Final = 2
+_STORES_FIELD: Final = 3
+_FIELDS: Final = (_PLAN_FIELD, _JOURNALS_FIELD, _STORES_FIELD)
 _TIMED: Final = 1
 _MERGED: Final = 2
 _BROKEN: Final = 4
@@ -48,7 +50,11 @@ def encode_formation(formation: Formation) -> bytes:
 
 
 def _encode_fields(formation: Formation) -> bytes:
-    fields = ((_PLAN_FIELD, (formation.plan,) * bool(formation.plan)), (_JOURNALS_FIELD, formation.journals))
+    fields = (
+        (_PLAN_FIELD, (formation.plan,) * bool(formation.plan)),
+        (_JOURNALS_FIELD, formation.journals),
+        (_STORES_FIELD, formation.stores),
+    )
     return b"".join(
         _FIELD.pack(kind, _NUMBER_SIZE * len(numbers)) + _encode_numbers(numbers) for kind, numbers in fields if numbers
     )
@@ -91,6 +97,7 @@ def _decode(layout: bytes) -> Formation:
         leaving=numbers[count : count + leaving],
         roll=numbers[count + leaving :],
         journals=fields.get(_JOURNALS_FIELD, ()),
+        stores=fields.get(_STORES_FIELD, ()),
         timing=Timing(
             retry_period=retry_period,
             retries_max=retries_max,
@@ -121,7 +128,7 @@ def _decode_fields(encoded: bytes) -> dict[int, tuple[int, ...]]:
     while at < len(encoded):
         kind, size = _FIELD.unpack_from(encoded, at)
         value = encoded[at + _FIELD.size : at + _FIELD.size + size]
-        if kind not in (_PLAN_FIELD, _JOURNALS_FIELD) or not value or len(value) != size or size % _NUMBER_SIZE:
+        if kind not in _FIELDS or not value or len(value) != size or size % _NUMBER_SIZE:
             raise Malformed(f"field {kind} of a formation is unknown, or has a wrong length")
         fields[kind] = _decode_numbers(value)
         at += _FIELD.size + size

@@ -4,6 +4,7 @@
     PREFIX/term           the term alone, so that a renewal does not conflict with a Record
     PREFIX/log/SERIAL     the entries of one Record; serials have no gap, and nothing is ever deleted
     PREFIX/latest/LOOP    the latest entry of one loop
+    PREFIX/identity       the identity of the store, made with it
 
 A Claim is one transaction: compare the leadership, put the next one. A Record reads first and decides. Then it writes
 on the condition that the term is unchanged and the next serial is free, so that nothing has changed since it read.
@@ -43,7 +44,7 @@ from fairtape.storage.formation_stores.etcd_http import (
     Json,
     Unreachable,
 )
-from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_increase
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, new_identity, numbers_increase
 
 RECORD_TRIES_MAX: Final = 8  # another attempt means that another server wrote in the meantime
 
@@ -73,7 +74,7 @@ class EtcdStore:
             match request:
                 case Recall():
                     state = self._read()
-                    return Recalled(state.leadership, state.latest)
+                    return Recalled(state.leadership, state.latest, state.identity)
                 case Claim():
                     return self._claim(request)
                 case Record():
@@ -93,8 +94,18 @@ class EtcdStore:
         self._client.close()
 
     def _read(self) -> "_State":
+        """The store; a new one gets its identity, of which the first of several servers decides."""
         answer = self._client.transact({"success": self._keys.read_requests()}, only_reads=True)
-        return _State.of(answer)
+        state = _State.of(answer)
+        if state.identity:
+            return state
+        identity = self._keys.identity
+        transaction = {
+            "compare": [_compare(identity, None)],
+            "success": [_put(identity, _to_json({"store": new_identity()}))],
+        }
+        self._client.transact(transaction, only_reads=False)
+        return _State.of(self._client.transact({"success": self._keys.read_requests()}, only_reads=True))
 
     def _claim(self, claim: Claim) -> Claimed:
         keys = self._keys
@@ -152,6 +163,10 @@ class _Keys:
         return f"{self.prefix}/term"
 
     @property
+    def identity(self) -> str:
+        return f"{self.prefix}/identity"
+
+    @property
     def probe(self) -> str:
         return f"{self.prefix}/probe"
 
@@ -162,12 +177,13 @@ class _Keys:
         return f"{self.prefix}/latest/{loop:0{_LOOP_DIGITS}}"
 
     def read_requests(self) -> list[Json]:
-        """All that a decision needs, in one snapshot: the leadership, every loop's latest entry, the last serial."""
+        """All that a decision needs, in one snapshot: leadership, latest entries, last serial, identity."""
         last = {"sort_order": "DESCEND", "sort_target": "KEY", "limit": 1, "keys_only": True}
         return [
             {"request_range": {"key": _encode_key(self.leadership)}},
             {"request_range": _prefix_range(f"{self.prefix}/latest/")},
             {"request_range": _prefix_range(f"{self.prefix}/log/") | last},
+            {"request_range": {"key": _encode_key(self.identity)}},
         ]
 
 
@@ -178,11 +194,12 @@ class _State:
     leadership: Leadership | None
     latest: tuple[LogEntry, ...]
     serial: int  # of the last Record; 0 where there is none
+    identity: int  # of the store; 0 where it is being made
 
     @classmethod
     def of(cls, answer: Json) -> "_State":
         """From the response to `_Keys.read_requests`."""
-        leaders, loops, records = (each["response_range"].get("kvs", []) for each in answer["responses"])
+        leaders, loops, records, identities = (each["response_range"].get("kvs", []) for each in answer["responses"])
         latest = [
             LogEntry(**(plain | {"formation": _from_base64(plain["formation"])})) for plain in map(_from_json, loops)
         ]
@@ -190,6 +207,7 @@ class _State:
             leadership=Leadership(**_from_json(leaders[0])) if leaders else None,
             latest=tuple(sorted(latest, key=lambda entry: entry.loop)),
             serial=int(_from_base64(records[0]["key"]).rpartition(b"/")[2]) if records else 0,
+            identity=int(_from_json(identities[0])["store"]) if identities else 0,
         )
 
     def accepts(self, entries: tuple[LogEntry, ...]) -> bool:

@@ -1,11 +1,12 @@
-"""The interface of a formation store, the rule about formation numbers, and a thread that runs a blocking store."""
+"""The interface of a formation store, its identity, the rule about numbers, and a thread that runs a store."""
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
-from fairtape.core.formation_log import LogEntry, StoreRequest, StoreResponse, Unavailable
+from fairtape.core.formation_log import STORE_BITS, LogEntry, StoreRequest, StoreResponse, Unavailable
 
 TIMEOUT: Final = 1.0  # seconds before a locked file or a silent endpoint counts as unavailable
 REQUESTS_MAX: Final = 16  # accepted and not yet collected; a reformation server seldom has two
@@ -22,6 +23,11 @@ class FormationStore(Protocol):
 
     def close(self) -> None:
         """Close the file or the connections. No request may follow."""
+
+
+def new_identity() -> int:
+    """A random identity for a store that is being made (decision 63, One store). Never 0."""
+    return 1 + secrets.randbelow((1 << STORE_BITS) - 1)
 
 
 def numbers_increase(entries: tuple[LogEntry, ...], numbers: Mapping[int, int]) -> bool:

@@ -28,24 +28,28 @@ from fairtape.core.formation_log import (
     StoreResponse,
     Unavailable,
 )
-from fairtape.storage.formation_stores.formation_store import TIMEOUT, numbers_increase
+from fairtape.storage.formation_stores.formation_store import TIMEOUT, new_identity, numbers_increase
 
 APPLICATION: Final = int.from_bytes(b"ftfl")  # marks the file as ours: a fairtape formation log
 VERSION: Final = 2
 
 _OPEN_RETRY_DELAY: Final = 0.01  # seconds
 _ADD_LEASE: Final = "ALTER TABLE leadership ADD COLUMN lease INTEGER NOT NULL DEFAULT 0"
+_ADD_IDENTITY: Final = "CREATE TABLE identity (row INTEGER PRIMARY KEY CHECK (row = 0), store INTEGER NOT NULL)"
 _TABLES: Final = (
     "CREATE TABLE leadership (row INTEGER PRIMARY KEY CHECK (row = 0), leader INTEGER, term INTEGER, renewal INTEGER)",
     _ADD_LEASE,
+    _ADD_IDENTITY,
     "CREATE TABLE log (loop INTEGER, number INTEGER, term INTEGER, formation BLOB, PRIMARY KEY (loop, number))",
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {VERSION}",
 )
-_FROM_VERSION_1: Final = (_ADD_LEASE, f"PRAGMA user_version = {VERSION}")
+_FROM_VERSION_1: Final = (_ADD_LEASE, _ADD_IDENTITY, f"PRAGMA user_version = {VERSION}")
 # With a single max(), SQLite guarantees that the other columns come from the row with the maximum.
 _LATEST: Final = "SELECT loop, max(number), term, formation FROM log GROUP BY loop ORDER BY loop"
 _LEADERSHIP: Final = "SELECT leader, term, renewal, lease FROM leadership"
+_IDENTITY: Final = "SELECT store FROM identity"
+_SET_IDENTITY: Final = "INSERT INTO identity VALUES (0, ?)"
 _CLAIM: Final = "INSERT OR REPLACE INTO leadership VALUES (0, ?, ?, ?, ?)"
 _APPEND: Final = "INSERT INTO log VALUES (?, ?, ?, ?)"
 
@@ -84,7 +88,8 @@ class SqliteStore:
     def _recall(self) -> Recalled:
         with _transaction(self._connection, "DEFERRED"):
             latest = self._connection.execute(_LATEST).fetchall()
-            return Recalled(self._leadership(), tuple(LogEntry(*row) for row in latest))
+            (store,) = self._connection.execute(_IDENTITY).fetchone()
+            return Recalled(self._leadership(), tuple(LogEntry(*row) for row in latest), store)
 
     def _claim(self, claim: Claim) -> Claimed:
         with _transaction(self._connection):
@@ -171,18 +176,23 @@ def _set_pragmas(connection: sqlite3.Connection, timeout: float) -> None:
 def _init_schema(connection: sqlite3.Connection, path: Path) -> None:
     """Create the tables in a new file; check the application id of an old one, and bring it to the present version."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
-        for statement in _TABLES:
-            connection.execute(statement)
+        _upgrade(connection, _TABLES)
         return
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
         raise UserError(f"store is 'sqlite:{path}', a database of another program; name another file")
     if version == 1:
-        for statement in _FROM_VERSION_1:
-            connection.execute(statement)
+        _upgrade(connection, _FROM_VERSION_1)
     elif version != VERSION:
         raise UserError(f"store is 'sqlite:{path}', of version {version}; expected {VERSION}, so use its own fairtape")
+
+
+def _upgrade(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
+    """Bring a file to the present version, in which the store has an identity (decision 63, One store)."""
+    for statement in statements:
+        connection.execute(statement)
+    connection.execute(_SET_IDENTITY, (new_identity(),))
 
 
 def _cannot_open(path: Path, error: sqlite3.Error) -> str:
