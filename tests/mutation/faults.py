@@ -446,6 +446,14 @@ FAULTS: Final = (
         tests=("unit/nodes/test_primary_loop_reformation.py",),
     ),
     Fault(
+        name="a lease across a correction",
+        rule="What a doubted clock showed measures no lease (decision 67, Confirmed lead).",
+        file="nodes/coordinator/server.py",
+        old="if self._doubted and not self._doubts_clock:",
+        new="if self._doubted and self._doubts_clock:",
+        tests=("unit/nodes/test_coordinator_server.py::test_a_lease_is_not_measured_across_the_correction_of_a_clock",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",

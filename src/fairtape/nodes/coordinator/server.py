@@ -150,6 +150,7 @@ class Reformer:
         self._renewed = False  # by the last request
         self._stores = self.primary.stores
         self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
+        self._doubted = False  # the clock, when it was read last
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -195,10 +196,14 @@ class Reformer:
     def _check_clock(self, now: Instant) -> None:
         """A server with an untrusted clock must not lead, because leases are measured by it.
 
-        A clock that was set back must not delay the check of the leadership.
+        A clock that was set back must not delay the check of the leadership. One that is trusted again may have been
+        set: what it showed before measures nothing.
         """
         if self._doubts_clock and self._lead.term:
             self._step_down("its clock error is too large", now)
+        if self._doubted and not self._doubts_clock:
+            self._lead.forget_claims(now)
+        self._doubted = self._doubts_clock
         self._ask_at = min(self._ask_at, now + self._lead.renewal_period)
         self._pause_until = min(self._pause_until, now + self._lead.renewal_period)
         self._notice_standstill(now)
