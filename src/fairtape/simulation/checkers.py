@@ -52,7 +52,7 @@ class Facts:
     appended: dict[NodeId, list[Place]] = field(default_factory=lambda: defaultdict(list))  # by each site, in order
     appended_at: dict[tuple[NodeId, Place], Instant] = field(default_factory=dict)  # by the site's own clock
     holders: dict[Place, set[NodeId]] = field(default_factory=lambda: defaultdict(set))
-    held: dict[StreamId, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site holds it
+    held: dict[StreamId, dict[NodeId, int]] = field(default_factory=dict)  # the number through which each site held it
     order: dict[int, dict[int, Identity]] = field(default_factory=lambda: defaultdict(dict))
     """What was released, where a formation can be replaced: by sequence number, then by formation."""
     released_through: dict[NodeId, int] = field(default_factory=lambda: defaultdict(int))  # token
@@ -537,7 +537,7 @@ class TrueClaims(Checker):
 
 
 class KeptUntilHeld(Checker):
-    """A source discards nothing that fewer than K + 1 sites hold.
+    """A source discards nothing that fewer than K + 1 sites held: one that has lost its journal since counts as well.
 
     An acknowledgment proves one holder. If that site fails before another has requested the message from it, only the
     source can send it again, so the source must still have it. K is the smallest of all formations so far.
@@ -715,7 +715,8 @@ class Checkers(Observer):
         if facts.is_fixed:
             facts.appended_at[node, place] = now
         for span in ordered.spans:
-            facts.held.setdefault((span.source, span.incarnation), {})[node] = span.first + span.count - 1
+            held = facts.held.setdefault((span.source, span.incarnation), {})
+            held[node] = max(held.get(node, 0), span.first + span.count - 1)
 
     def delivered(self, node: NodeId, ordered: Ordered, release: Release, now: Instant, /) -> None:
         self.facts.released += 1
