@@ -154,6 +154,7 @@ class ReformerStatus(_RunningProcess):
     plan: int  # the mark of the stripe plan in force
     members: tuple[str, ...]
     retired: tuple[str, ...]
+    store: int = field(default=0, metadata={OPTIONAL: True})  # the identity of its formation store; 0: not known yet
     of_other_stores: tuple[str, ...] = field(default=(), metadata={OPTIONAL: True})  # sites that follow another store
     decisions: tuple[DecisionStatus, ...] = field(metadata=_key("rulings"))
     counts: Mapping[str, int]

@@ -232,6 +232,8 @@ class Cluster:
         """Send an operator command to all reformation servers."""
         self._serial += 1
         self.resumed = self.resumed or verb in (OperatorVerb.RESUME, OperatorVerb.ADOPT)
+        if verb is OperatorVerb.ADOPT:
+            site = self.store_access.store.identity
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )

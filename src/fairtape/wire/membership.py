@@ -63,7 +63,7 @@ class OperatorVerb(IntEnum):
     ADMIT = 2  # allow it to join again
     RESUME = 3  # continue after a halt, with a Break in the order
     PLAN = 4  # activate the stripe plan whose name is in the site field
-    ADOPT = 5  # the store that the sites follow is lost: continue with that of this server, with a Break
+    ADOPT = 5  # the store that the sites follow is lost: continue with the one whose identity is in the site field
 
 
 @dataclass(frozen=True, slots=True)

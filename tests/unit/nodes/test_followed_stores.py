@@ -23,7 +23,7 @@ from unit.ring.loop_values import formation_of, report_of
 
 LED_AT = NOW + 100 * MILLISECOND
 OURS, THEIRS, THIRD = 1, 2, 3
-ADOPT = OperatorCommand(0, 0, OPERATOR, OperatorVerb.ADOPT, 0)
+ADOPT = OperatorCommand(0, 0, OPERATOR, OperatorVerb.ADOPT, OURS)
 
 
 def leading(store: MemoryFormationStore | None = None) -> Served:
@@ -85,6 +85,24 @@ def test_a_store_that_the_operator_declares_lost_is_replaced() -> None:
     formation = decode_formation(installs[0].layout)
     assert (formation.number, formation.stores, formation.broken) == (4, (OURS, THEIRS), False)
     assert formation.first_token == 21
+
+
+def test_only_the_store_that_the_operator_names_goes_on() -> None:
+    """Each of two stores may have a leader, and both hear the operator."""
+    served = leading()
+    for site in (1, 2, 3):
+        served.receive(following(THEIRS, site), LED_AT)
+    served.receive(replace(ADOPT, site=THIRD), LED_AT + 1)
+    served.run(LED_AT, LED_AT + 5 * SECOND)
+    assert served.store.log == []
+    assert served.server.sites_of_other_stores == (1, 2, 3)
+
+
+def test_what_a_site_reported_before_it_followed_another_store_counts_no_more() -> None:
+    served = leading()
+    served.receive(newborn(2), LED_AT)
+    served.receive(following(THEIRS, 2), LED_AT + 1)
+    assert served.server.primary.known == {}
 
 
 def test_leases_of_another_store_may_last_until_it_is_declared_lost() -> None:

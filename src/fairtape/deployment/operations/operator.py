@@ -45,6 +45,8 @@ def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> st
     before = _leader(deployment, run)
     if before is None:
         raise UserError(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
+    if verb is OperatorVerb.ADOPT:
+        site = before.store  # the servers of another store must not adopt as well
     transport = open_transport(deployment, operator)
     give_up_at = time.monotonic() + WAIT_MAX
     try:
@@ -64,7 +66,13 @@ def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> st
 
 def _leader(deployment: Deployment, run: RunFolder) -> ReformerStatus | None:
     servers = run.statuses_of(ReformerStatus, [node.name for node in deployment.reformers])
-    return next((server for server in servers.values() if server.leads), None)
+    leaders = {name: server for name, server in servers.items() if server.leads}
+    if len({server.store for server in leaders.values()}) > 1:
+        raise UserError(
+            f"reformation servers {', '.join(leaders)} lead, each with a formation store of its own; stop those whose"
+            " store is to be given up"
+        )
+    return next(iter(leaders.values()), None)
 
 
 def _outcome(verb: OperatorVerb, name: str, before: ReformerStatus, leader: ReformerStatus, site: NodeId) -> str | None:

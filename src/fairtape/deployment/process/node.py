@@ -556,6 +556,7 @@ def _reformer_status(deployment: Deployment, node: Node, reformer: Reformer, now
         plan=formation.plan if formation is not None else 0,
         members=_names(deployment, formation.members) if formation is not None else (),
         retired=_names(deployment, tuple(sorted(primary.retired))),
+        store=reformer.store,
         of_other_stores=_names(deployment, reformer.sites_of_other_stores),
         warnings=tuple(with_names(each, deployment) for each in reformer.warnings(now)),
         decisions=tuple(_decision_status(deployment, decision) for decision in decisions),

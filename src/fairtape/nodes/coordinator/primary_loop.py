@@ -718,10 +718,11 @@ class PrimaryLoopCoordinator:
             self._planning_failed_at = now
             return "not all were prepared for a formation that was to take over"
         for member in present.members:
-            report = self.known[member].report
+            known = self.known.get(member)
             if (
-                has_declared(report)
-                or report.membership_state is not MembershipState.MEMBER
+                known is None
+                or has_declared(known.report)
+                or known.report.membership_state is not MembershipState.MEMBER
                 or self._leases.get(member, 0) <= now
             ):
                 return f"site {member} failed while a formation was prepared"

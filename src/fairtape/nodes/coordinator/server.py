@@ -234,6 +234,11 @@ class Reformer:
         return self._lead.shown
 
     @property
+    def store(self) -> int:
+        """The identity of its formation store; 0: it has not led yet."""
+        return self._stores.own
+
+    @property
     def sites_of_other_stores(self) -> tuple[NodeId, ...]:
         """The sites that follow another formation store, and are left alone."""
         return tuple(sorted(self._stores.others))
@@ -432,6 +437,7 @@ class Reformer:
         self._compare_file(report)
         if not self._follows_this_store(report):
             self.counts["other_store"] += 1
+            self.primary.known.pop(report.sender, None)  # what it reported before it followed that one
             return
         if report.term > self._lead.term:
             self._give_way(report, now)
@@ -481,7 +487,7 @@ class Reformer:
             case OperatorVerb.RESUME:
                 self.primary.resume(now)
             case OperatorVerb.ADOPT:
-                adopted = self._stores.adopt()
+                adopted = self._stores.adopt() if command.site == self._stores.own else None
                 self._effects += [Notice(adopted)] if adopted is not None else []
 
 
