@@ -394,6 +394,22 @@ def test_a_locked_file_is_unavailable_until_it_is_unlocked(tmp_path: Path) -> No
         assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
 
 
+def test_a_file_that_replaces_the_open_one_is_the_store(tmp_path: Path) -> None:
+    """Other processes open what has the name: an answer of the file that had it would make a second leader."""
+    path, other = tmp_path / "formations.db", tmp_path / "other.db"
+    with closing(SqliteStore(other)) as store:
+        store.answer(Record((FIRST,)))
+        expected = store.answer(Recall())
+    with closing(SqliteStore(path)) as store:
+        assert store.answer(Claim(None, LEADER)) == Claimed(LEADER)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink()
+        assert isinstance(store.answer(Recall()), Unavailable)
+        assert not path.exists(), "a new file would be a lost store"
+        other.rename(path)
+        assert store.answer(Recall()) == expected
+
+
 def test_an_etcd_that_stops_is_unavailable_and_keeps_its_log_over_a_kill(tmp_path: Path) -> None:
     with (
         running_etcd(tmp_path) as etcd,

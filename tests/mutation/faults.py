@@ -454,6 +454,14 @@ FAULTS: Final = (
         tests=("unit/nodes/test_coordinator_server.py::test_a_lease_is_not_measured_across_the_correction_of_a_clock",),
     ),
     Fault(
+        name="a store without a name",
+        rule="The file that has the name is the store (decision 69, Lost formations).",
+        file="storage/formation_stores/sqlite.py",
+        old="        if named != self._file:",
+        new="        if self._file is None:",
+        tests=("loopback/test_formation_stores.py::test_a_file_that_replaces_the_open_one_is_the_store",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",

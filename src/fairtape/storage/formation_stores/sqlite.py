@@ -58,20 +58,44 @@ class SqliteStore:
     """A store in a file, which is created if it does not exist."""
 
     def __init__(self, path: Path, *, timeout: float = TIMEOUT) -> None:
-        self._connection = _open(path, timeout)
+        self._path = path.absolute()
+        self._timeout = timeout
+        self._connection = _open(self._path, timeout)
+        self._file = self._named_file()
 
     def answer(self, request: StoreRequest) -> StoreResponse:
-        """Carry out the request; waits for other processes. A disk failure makes the store unavailable."""
+        """Carry out the request; waits for other processes. A disk failure makes the store unavailable.
+
+        A file that is replaced while it is open would be a second store, of which other processes know nothing. So the
+        one that has the name counts, and an answer of another one does not.
+        """
         try:
-            match request:
-                case Recall():
-                    return self._recall()
-                case Claim():
-                    return self._claim(request)
-                case Record():
-                    return self._record(request)
-        except sqlite3.Error:
+            self._follow_name()
+            response = self._carry_out(request)
+            return response if self._file == self._named_file() else Unavailable(request)
+        except (sqlite3.Error, OSError, UserError):
             return Unavailable(request)
+
+    def _carry_out(self, request: StoreRequest) -> StoreResponse:
+        match request:
+            case Recall():
+                return self._recall()
+            case Claim():
+                return self._claim(request)
+            case Record():
+                return self._record(request)
+
+    def _named_file(self) -> tuple[int, int]:
+        """Raises `OSError` if no file has the name any more: then a new store would be a lost one."""
+        found = self._path.stat()
+        return found.st_dev, found.st_ino
+
+    def _follow_name(self) -> None:
+        """Open the file that has the name now."""
+        named = self._named_file()
+        if named != self._file:
+            self._connection.close()
+            self._connection, self._file = _open(self._path, self._timeout), named
 
     def probe(self) -> bool:
         """Write the version again: SQLite writes and syncs a page that has not changed, too."""
