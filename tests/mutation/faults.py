@@ -313,9 +313,9 @@ FAULTS: Final = (
         name="one window in a round trip",
         rule="A site that catches up requests ahead of what has arrived.",
         file="nodes/catchup.py",
-        old="if now < self._ahead_at or count <= 0:",
-        new="if now < self._ahead_at or count <= 0 or self._next > self._base + REQUEST_MAX:",
-        tests=("unit/nodes/test_catchup_path.py",),
+        old="return self._base + WINDOW_MAX + ",
+        new="return self._base + REQUEST_MAX + ",
+        tests=("unit/nodes/test_catchup_path.py::test_a_long_fat_path_is_filled",),
     ),
     Fault(
         name="a path that is flooded",

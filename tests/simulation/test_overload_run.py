@@ -49,7 +49,7 @@ def test_after_the_overload_everything_published_is_delivered(seed: int) -> None
     assert outcome.all_delivered or (outcome.reforming and not draw(seed).healing)
 
 
-@pytest.mark.parametrize("seed", [98, 162])
+@pytest.mark.parametrize("seed", [98, 63])
 def test_a_pace_that_changes_under_overload_starves_no_source(seed: int) -> None:
     """Sites know the formation of the slower token long before its first token."""
     overload = OverloadRun(draw(seed))
