@@ -446,12 +446,12 @@ FAULTS: Final = (
         tests=("unit/nodes/test_primary_loop_reformation.py",),
     ),
     Fault(
-        name="a lease across a correction",
-        rule="What a doubted clock showed measures no lease (decision 67, Confirmed lead).",
-        file="nodes/coordinator/server.py",
-        old="if self._doubted and not self._doubts_clock:",
-        new="if self._doubted and self._doubts_clock:",
-        tests=("unit/nodes/test_coordinator_server.py::test_a_lease_is_not_measured_across_the_correction_of_a_clock",),
+        name="a clock that is set ahead",
+        rule="A standby counts only the time in which it runs (decision 67, Confirmed lead).",
+        file="nodes/coordinator/leadership.py",
+        old="passed = min(now - self._waited_until, WAIT_RENEWALS * self.renewal_period)",
+        new="passed = now - self._waited_until",
+        tests=("unit/nodes/test_leadership.py", "unit/nodes/test_coordinator_server.py"),
     ),
     Fault(
         name="a store without a name",

@@ -18,6 +18,7 @@ from fairtape.core.percentiles import Rank, percentile
 from fairtape.wire.frames import NodeId
 
 RENEWALS: Final = 5  # within one lease
+WAIT_RENEWALS: Final = 2  # a server that waits is woken once in each of these periods, or does not run
 LEASE_MAX: Final = 4 * SECOND  # a store that takes more than a second has failed, as far as its users can tell
 MEASURED_CALLS: Final = 100  # the latest requests; of so few the 99th percentile is the longest
 CLAIMS_MAX: Final = 8  # without an answer
@@ -34,7 +35,9 @@ class Lead:
         self._lease_min = lease_min
         self._claims: dict[Leadership, Instant] = {}  # own ones that the store may have carried out: when sent
         self._renewal = born_at  # no incarnation repeats a claim of another one
-        self._shown_at: Instant | None = None  # since when; None: the store has not answered yet
+        self._answered = False  # the store, since this server started
+        self._waited: Duration = 0  # since it has shown something new
+        self._waited_until: Instant = born_at
         self._waits_for: Duration = 0  # how long another server may lead on what is shown
         self._latest_term = 0  # in which this server has led
         self._calls: deque[Duration] = deque(maxlen=MEASURED_CALLS)
@@ -84,17 +87,22 @@ class Lead:
         """Wait like any other server before the next claim."""
         self._claims.clear()
         self.until = 0
-        self._shown_at = now
+        self._waited, self._waited_until = 0, now
+
+    def wait(self, now: Instant) -> None:
+        """Count the time since the last call, up to two renewals: a clock that is set ahead ends no lease."""
+        passed = min(now - self._waited_until, WAIT_RENEWALS * self.renewal_period)
+        self._waited += max(passed, 0)
+        self._waited_until = now
 
     def may_begin(self, now: Instant) -> bool:
         """Whether the store shows a claim of this server to a term that it has not led in yet."""
         return now < self.until and self.shown is not None and self.shown.term > self._latest_term
 
-    def may_take_over(self, now: Instant) -> bool:
+    @property
+    def may_take_over(self) -> bool:
         """Whether no other server can lead, after what the store has shown, and for how long."""
-        if self._shown_at is None:
-            return False
-        return self.shown in self._claims or now - self._shown_at > self._waits_for
+        return self._answered and (self.shown in self._claims or self._waited > self._waits_for)
 
     # Claims.
 
@@ -120,7 +128,7 @@ class Lead:
 
     def show(self, leadership: Leadership | None, now: Instant) -> None:
         """The store shows this leadership. If it is a claim of this server, the lead counts from when that was sent."""
-        if leadership != self.shown or self._shown_at is None:
+        if leadership != self.shown or not self._answered:
             self._note(leadership, now)
         if leadership is not None and leadership in self._claims:
             sent_at = self._claims[leadership]
@@ -132,9 +140,10 @@ class Lead:
         if leadership is not None:
             lease = leadership.lease or self._lease_min
             self._waits_for = lease + lease // 4
-        elif self._shown_at is None:
+        elif not self._answered:
             self._waits_for = -1
         if leadership not in self._claims:
             self._claims.clear()
             self.until = 0
-        self.shown, self._shown_at = leadership, now
+        self.shown, self._answered = leadership, True
+        self._waited, self._waited_until = 0, now

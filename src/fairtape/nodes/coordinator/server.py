@@ -150,7 +150,6 @@ class Reformer:
         self._renewed = False  # by the last request
         self._stores = self.primary.stores
         self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
-        self._doubted = False  # the clock, when it was read last
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -196,17 +195,14 @@ class Reformer:
     def _check_clock(self, now: Instant) -> None:
         """A server with an untrusted clock must not lead, because leases are measured by it.
 
-        A clock that was set back must not delay the check of the leadership. One that is trusted again may have been
-        set: what it showed before measures nothing.
+        A clock that was set back must not delay the check of the leadership.
         """
         if self._doubts_clock and self._lead.term:
             self._step_down("its clock error is too large", now)
-        if self._doubted and not self._doubts_clock:
-            self._lead.forget_claims(now)
-        self._doubted = self._doubts_clock
         self._ask_at = min(self._ask_at, now + self._lead.renewal_period)
         self._pause_until = min(self._pause_until, now + self._lead.renewal_period)
         self._notice_standstill(now)
+        self._lead.wait(now)
 
     def _notice_standstill(self, now: Instant) -> None:
         """A server that does not run for a lease loses its lead, however fast the store is."""
@@ -298,7 +294,7 @@ class Reformer:
             return Recall()
         if lead.term:
             return lead.renew(now)
-        if lead.may_begin(now) or not lead.may_take_over(now):
+        if lead.may_begin(now) or not lead.may_take_over:
             return Recall()
         return lead.take_over(now, term_min=self._known_term + 1)
 
@@ -312,7 +308,7 @@ class Reformer:
 
     def _hurry(self, now: Instant) -> None:
         """A server that may take over, or begin to lead, does not wait."""
-        if not self._lead.term and not self._doubts_clock and self._lead.may_take_over(now):
+        if not self._lead.term and not self._doubts_clock and self._lead.may_take_over:
             self._ask_at = now
 
     def _recalled(self, answer: Recalled, now: Instant) -> None:
