@@ -87,6 +87,17 @@ def test_a_store_that_the_operator_declares_lost_is_replaced() -> None:
     assert formation.first_token == 21
 
 
+def test_a_store_that_replaces_a_lost_one_makes_no_first_formation() -> None:
+    """The sites that followed the lost one have an order, and may report later than those that have none."""
+    served = leading()
+    served.receive(following(THEIRS), LED_AT)
+    served.receive(ADOPT, LED_AT + 1)
+    for site in (2, 3):
+        served.receive(newborn(site), LED_AT + 2)
+    served.run(LED_AT, LED_AT + 4 * SECOND)
+    assert served.store.log == []
+
+
 def test_only_the_store_that_the_operator_names_goes_on() -> None:
     """Each of two stores may have a leader, and both hear the operator."""
     served = leading()

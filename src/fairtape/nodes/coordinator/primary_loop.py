@@ -254,7 +254,7 @@ class PrimaryLoopCoordinator:
             self._repeat_at = now + self.loop.timing.report_period
         if not present or not (everyone or now >= self._began_at + FIRST_FORMATION_DELAY):
             return
-        if self.stores.others:
+        if self.stores.others or self.stores.adopts:
             self._repeat_at = now + self.loop.timing.report_period
             return  # the sites have an order already, by another store (decision 63, One store)
         least = self.topology.least_resilience
