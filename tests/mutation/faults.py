@@ -462,6 +462,14 @@ FAULTS: Final = (
         tests=("loopback/test_formation_stores.py::test_a_file_that_replaces_the_open_one_is_the_store",),
     ),
     Fault(
+        name="an exchange without an age",
+        rule="What a clock claims more than at an exchange is added to what that has measured (decision 29, Clocks).",
+        file="nodes/clock_bound.py",
+        old="self._best.bound + max(own - self._best.own, 0)",
+        new="self._best.bound",
+        tests=("unit/nodes/test_clock_bound.py",),
+    ),
+    Fault(
         name="an order from the longest branch",
         rule="The order goes on in the latest formation, not in a longer earlier one (decision 69, Lost formations).",
         file="nodes/coordinator/lost_store.py",

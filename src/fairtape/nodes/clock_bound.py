@@ -37,6 +37,7 @@ class _Exchange:
 
     uncertainty: Duration
     offset: Duration
+    own: Duration  # what this clock claimed then
 
     @property
     def behind_min(self) -> Duration:
@@ -64,7 +65,7 @@ class ClockBoundEstimator:
 
     def __init__(self) -> None:
         self._exchanges: deque[_Exchange] = deque(maxlen=EXCHANGES_MAX)  # that are consistent with one another
-        self._best: _Exchange | None = None  # the one with the shortest round trip
+        self._best: _Exchange | None = None  # the one that says most about the present
         self._asked_at: Instant = 0  # when the latest exchange was requested
         self._proofs: dict[NodeId, _Proof] = {}  # of members that prove this clock to be behind
         self._wrong: dict[NodeId, int] = {}  # members that an exchange proved wrong: for how many more exchanges
@@ -72,14 +73,16 @@ class ClockBoundEstimator:
         self._unclaimed = 0  # for how many more exchanges the claim does not count
         self._behind: Duration = 0  # by how much more than half of the other members prove this clock to be behind
 
-    def exchanged(self, *, asked_at: Instant, received_at: Instant, bound: Duration, now: Instant) -> None:
-        """Note one round trip; `bound` is that of the other clock."""
+    def exchanged(
+        self, *, asked_at: Instant, received_at: Instant, bound: Duration, now: Instant, own: Duration
+    ) -> None:
+        """Note one round trip; `bound` is that of the other clock, `own` what this one claims."""
         if now < asked_at:  # the clock was set back in between: the exchange proves nothing
             self._exchanges.clear()
             self._best = None
             return
         self._asked_at = asked_at
-        exchange = _Exchange((now - asked_at) // 2 + bound, received_at - (asked_at + now) // 2)
+        exchange = _Exchange((now - asked_at) // 2 + bound, received_at - (asked_at + now) // 2, own)
         if self._doubted_at is not None and not self._ends_doubt(exchange):
             return
         self._wrong = {member: left - 1 for member, left in self._wrong.items() if left > 1}
@@ -87,7 +90,7 @@ class ClockBoundEstimator:
         if any(_contradict(each, exchange) for each in self._exchanges):
             self._exchanges.clear()  # the clock was stepped, or stood still, since then
         self._exchanges.append(exchange)
-        self._best = min(self._exchanges, key=lambda each: each.uncertainty)
+        self._best = min(self._exchanges, key=lambda each: each.uncertainty - each.own)
 
     def _ends_doubt(self, exchange: _Exchange) -> bool:
         """Whether an exchange measures a clock that is doubted. It must have been requested since."""
@@ -156,7 +159,7 @@ class ClockBoundEstimator:
             return max(own, UNMEASURED)
         if self._best is None:
             return own
-        measured = self._best.bound
+        measured = self._best.bound + max(own - self._best.own, 0)  # the claim has grown since: so may the error
         contradicted = abs(self._best.offset) > self._best.uncertainty + own
         return measured if contradicted or self._unclaimed else min(own, measured, NEVER)
 

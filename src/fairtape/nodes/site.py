@@ -558,7 +558,11 @@ class Site:
             self._own_counts["outdated"] += 1
             return
         self._clock_estimator.exchanged(
-            asked_at=grant.asked_at, received_at=grant.received_at, bound=grant.clock_bound, now=now
+            asked_at=grant.asked_at,
+            received_at=grant.received_at,
+            bound=grant.clock_bound,
+            now=now,
+            own=self._own_bound(),
         )
         if grant.formation == receiver.formation.number and grant.lease_period:
             excess = max(bound - receiver.formation.timing.clock_error_max, 0)

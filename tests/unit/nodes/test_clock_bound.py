@@ -7,10 +7,18 @@ MS = MILLISECOND
 
 
 def exchange(
-    keeper: ClockBoundEstimator, *, ahead: int, round_trip: int = 2 * MS, bound: int = 0, at: int = 1_000 * MS
+    keeper: ClockBoundEstimator,
+    *,
+    ahead: int,
+    round_trip: int = 2 * MS,
+    bound: int = 0,
+    at: int = 1_000 * MS,
+    own: int = 50 * MS,
 ) -> None:
-    """An exchange with a good clock, of a clock that is `ahead`."""
-    keeper.exchanged(asked_at=at + ahead, received_at=at + round_trip // 2, bound=bound, now=at + round_trip + ahead)
+    """An exchange with a good clock, of a clock that is `ahead` and claims `own`."""
+    keeper.exchanged(
+        asked_at=at + ahead, received_at=at + round_trip // 2, bound=bound, now=at + round_trip + ahead, own=own
+    )
 
 
 def test_without_an_exchange_the_claimed_bound_holds() -> None:
@@ -40,6 +48,16 @@ def test_the_shortest_of_the_last_round_trips_counts() -> None:
     assert keeper.bound(50 * MS) == 20 * MS
 
 
+def test_what_a_clock_claims_more_than_at_the_exchange_may_be_its_error() -> None:
+    """It has lost its reference since then."""
+    keeper = ClockBoundEstimator()
+    exchange(keeper, ahead=0, own=2 * MS)
+    assert keeper.bound(2 * MS) == 1 * MS
+    assert keeper.bound(17 * MS) == 16 * MS
+    exchange(keeper, ahead=0, round_trip=20 * MS, own=17 * MS)
+    assert keeper.bound(17 * MS) == 10 * MS
+
+
 def test_the_bound_of_the_other_clock_adds_to_the_uncertainty() -> None:
     keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0, bound=5 * MS)
@@ -49,7 +67,7 @@ def test_the_bound_of_the_other_clock_adds_to_the_uncertainty() -> None:
 def test_an_exchange_across_a_clock_step_back_is_discarded() -> None:
     keeper = ClockBoundEstimator()
     exchange(keeper, ahead=0)
-    keeper.exchanged(asked_at=100 * MS, received_at=50 * MS, bound=0, now=40 * MS)
+    keeper.exchanged(asked_at=100 * MS, received_at=50 * MS, bound=0, now=40 * MS, own=50 * MS)
     assert keeper.bound(9 * MS) == 9 * MS
 
 
