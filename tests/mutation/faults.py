@@ -661,4 +661,20 @@ FAULTS: Final = (
         new="if self.held < 0:",
         tests=("unit/ring/test_long_release_queue.py",),
     ),
+    Fault(
+        name="only the last report counts",
+        rule="A leader remembers the most that a site has reported (decision 52, Identity of a journal).",
+        file="nodes/coordinator/roll.py",
+        old="return held if enters else known",
+        new="return held",
+        tests=("unit/nodes/test_primary_loop.py::test_what_a_site_reports_between_hides_no_loss",),
+    ),
+    Fault(
+        name="an earlier formation hides a loss",
+        rule="A restarted site is compared whatever it has reported between (decision 52, Identity of a journal).",
+        file="nodes/coordinator/primary_loop.py",
+        old="known.lost_journal = self.formation.number",
+        new="known.lost_journal = known.report.formation",
+        tests=("scenarios/test_cluster_scenarios.py",),
+    ),
 )

@@ -33,7 +33,7 @@ from fairtape.nodes.coordinator.reformation import (
     survivable_after,
     suspected_member,
 )
-from fairtape.nodes.coordinator.roll import lost_journal, with_roll
+from fairtape.nodes.coordinator.roll import Holding, lost_journal, most_held, with_roll
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import follow
@@ -74,6 +74,7 @@ class SiteView:
     received_at: Instant
     notified_at: Instant = 0  # when it was last sent a formation
     lost_journal: int = 0  # the formation in which it restarted with less than it had; 0: none
+    held: Holding | None = None  # the most that it has reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class PrimaryLoopCoordinator:
         self._repeat_at = now
         if formation is not None:
             self._pace.begin(formation.timing, now)
+            for known in self.known.values():
+                known.held = known.held and known.held.within(formation)
             until = now + self._lease_length(formation)
             self._leases = dict.fromkeys(formation.members + formation.leaving, until)
 
@@ -164,15 +167,22 @@ class PrimaryLoopCoordinator:
         if known is None:
             self.known[report.sender] = SiteView(report, now)
         else:
-            if lost_journal(known.report, report):
-                known.lost_journal = report.formation
             known.report, known.received_at = report, now
+        self._remember(self.known[report.sender])
         lost = is_lost(report, self.formation) or self.stores.is_declared_lost(report.store)
         if self.phase is not Phase.RECORDING and not self._recovers and lost:
             self._begin_recovery(report, now)
         if self.formation is not None and not self._recovers:
             self._respond(report, now)
         self.wake(now)
+
+    def _remember(self, known: SiteView) -> None:
+        """What a site holds, and whether it has lost a part of it (decision 52, Identity of a journal)."""
+        if self.formation is None:
+            return
+        if lost_journal(known.held, known.report):
+            known.lost_journal = self.formation.number
+        known.held = most_held(known.held, known.report, self.formation)
 
     def _respond(self, report: SiteReport, now: Instant) -> None:
         """A site in an earlier formation is sent this one; a site in this one gets a lease."""
