@@ -292,7 +292,10 @@ class Cluster:
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )
-        datagram = authenticator.for_membership(OperatorCommand(0, 0, OPERATOR, verb, site))
+        leader = self.leader()
+        present = leader.primary.formation if leader is not None and verb is OperatorVerb.RESUME else None
+        formation = present.number if present is not None else 0
+        datagram = authenticator.for_membership(OperatorCommand(0, formation, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
 

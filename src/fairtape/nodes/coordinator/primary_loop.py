@@ -507,11 +507,17 @@ class PrimaryLoopCoordinator:
         return formation.relevant_sites(highest_complete(self._answers_of(formation, formation.members).values()))
 
     def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
-        """Members that restarted with journals that prove nothing: a last resort, and always with a Break."""
+        """Members that restarted with journals that prove nothing: a last resort, and always with a Break.
+
+        Who has not reported since may have died: the report of a dead member says nothing of what its journal holds.
+        """
+        heard = {member: self.known[member] for member in formation.members if member in self.known}
         return {
-            member: self.known[member].report
-            for member in formation.members
-            if member in self.known and self.known[member].report.formation == formation.number
+            member: known.report
+            for member, known in heard.items()
+            if known.report.formation == formation.number
+            and known.report.membership_state is MembershipState.RESTARTED
+            and known.received_at >= self._began_at
         }
 
     def _decide(self, formation: Formation, answered: dict[NodeId, SiteReport], now: Instant) -> None:
@@ -520,6 +526,7 @@ class PrimaryLoopCoordinator:
                 return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
         if not answered:
+            self._resumed = False  # there is nothing to go on with: a later command may
             self._halt(f"halted in formation {formation.number}: no member answers", self._concerned(formation))
             return
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))

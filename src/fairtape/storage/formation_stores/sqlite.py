@@ -61,7 +61,7 @@ class SqliteStore:
         self._connection = _open(path, timeout)
 
     def answer(self, request: StoreRequest) -> StoreResponse:
-        """Carry out the request; waits for other processes. A disk failure makes the store unavailable."""
+        """Carry out the request; waits for other processes. What it cannot write makes the store unavailable."""
         try:
             match request:
                 case Recall():
@@ -70,7 +70,7 @@ class SqliteStore:
                     return self._claim(request)
                 case Record():
                     return self._record(request)
-        except sqlite3.Error:
+        except (sqlite3.Error, OverflowError):  # a number that it cannot keep
             return Unavailable(request)
 
     def probe(self) -> bool:
