@@ -133,6 +133,22 @@ def test_a_loop_of_which_no_member_answers_waits_for_one() -> None:
     assert record(loop, NOW + LEASE + 2 * FIRST_FORMATION_DELAY).members == (1,)
 
 
+def test_what_dead_members_reported_is_nothing_to_go_on_with() -> None:
+    """Their journals hold more than that. A command without any member has no effect later, either.  Decision 26."""
+    loop = led(excess=Excess.HALT)
+    loop.wake(NOW + LEASE)
+    later = NOW + LEASE + FIRST_FORMATION_DELAY
+    loop.wake(later)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later)
+    assert loop.phase is Phase.HALTED
+    restarted = {"membership_state": MembershipState.RESTARTED, "incarnation": 9}
+    loop.receive_report(report_of(1, **restarted), later + SECOND)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later + SECOND)
+    assert record(loop, later + SECOND).broken
+
+
 def test_under_halt_a_lost_proof_needs_the_operator() -> None:
     loop = led(excess=Excess.HALT)
     for site in (1, 2, 3):
