@@ -256,7 +256,7 @@ def test_an_answer_may_be_lost_or_late_while_the_claim_was_carried_out() -> None
     assert access.query(101, Claim(second, second))[0] < 5 * MILLISECOND
 
 
-def test_only_what_no_leader_had_been_told_is_excused_after_a_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_a_site_had_not_reported_is_excused_after_a_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that forgets what a site had reported breaks One order.  Decision 52, Identity of a journal."""
     monkeypatch.setattr(primary_loop, "lost_journal", lambda *_: False)
     for name in ("rolled_back_to_earlier_formation", "rolled_back_at_second_restart"):

@@ -59,7 +59,7 @@ class Facts:
     released: int = 0  # count of releases
     late_at: Counter[NodeId] = field(default_factory=Counter)  # releases marked late, by site
     rolled_back: Callable[[], AbstractSet[tuple[int, int]]] = frozenset
-    """Token and number of messages that copies of journals lacked, and that no leader had been told of."""
+    """Token and number of messages that copies of journals lacked, and that no site had reported to the leader."""
     is_deceived: Callable[[NodeId], bool] = lambda _: False  # whether a site's clock is wrong by more than its bound
     reported: dict[NodeId, Report] = field(default_factory=dict)
     down: set[NodeId] = field(default_factory=set)

@@ -93,7 +93,7 @@ class Cluster:
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
         self._rollbacks: list[Rollback] = []
-        self._told: dict[NodeId, dict[tuple[NodeId, int], Extent]] = {}  # of each site, to each leader in its term
+        self._reported: dict[NodeId, dict[tuple[NodeId, int], Extent]] = {}  # of each site, to each leader in its term
         self.resumed = False  # the operator has ordered to go on, with a smaller K or a Break
         self.missing_keys: dict[NodeId, set[NodeId]] = {}  # the sources whose keys a site lacks when it starts
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
@@ -198,7 +198,7 @@ class Cluster:
             f"site {node} cannot enter a fixed formation again"
         )
         if node in self.homes:
-            self._note_told(node)
+            self._note_reported(node)
             if not self.plan.durable:
                 self.journals[node].lose_power(self._power)
             return self._new_site(node)
@@ -210,17 +210,17 @@ class Cluster:
 
     def roll_back_journal(self, site: NodeId, copy: JournalCopy) -> None:
         """Replace the journal of a stopped site by an older copy. The truth is noted: its identity does not show it."""
-        self._note_told(site)
+        self._note_reported(site)
         journal, leader = self.journals[site], self._leader_and_term()
         end = copy.entries[-1].token if copy.entries else 0
-        told = self._told.get(site, {}).get(leader, (0, 0)) if leader is not None else (0, 0)
+        reported = self._reported.get(site, {}).get(leader, (0, 0)) if leader is not None else (0, 0)
         lost = [
             (entry, entry.sequence + offset)
             for entry in journal.entries
             if isinstance(entry, Ordered) and entry.token > end
             for offset in range(entry.count)
         ]
-        known = {(e.token, number) for e, number in lost if e.formation <= told[0] and number < told[1]}
+        known = {(e.token, number) for e, number in lost if e.formation <= reported[0] and number < reported[1]}
         self._rollbacks.append(
             Rollback(
                 known=frozenset(known),
@@ -246,7 +246,7 @@ class Cluster:
         leader = self.leader()
         return None if leader is None else (leader.config.me, leader.primary.term)
 
-    def _note_told(self, site: NodeId) -> None:
+    def _note_reported(self, site: NodeId) -> None:
         """What the leader knows that a site holds as a member of the present formation, before the site restarts."""
         leader, who = self.leader(), self._leader_and_term()
         if leader is None or who is None or site not in leader.primary.known or leader.primary.formation is None:
@@ -254,8 +254,8 @@ class Cluster:
         report = leader.primary.known[site].report
         acts = report.membership_state in (MembershipState.MEMBER, MembershipState.FENCED)
         if acts and report.formation == leader.primary.formation.number:
-            told = self._told.setdefault(site, {})
-            told[who] = max(told.get(who, (0, 0)), (report.formation, report.sequence))
+            reported = self._reported.setdefault(site, {})
+            reported[who] = max(reported.get(who, (0, 0)), (report.formation, report.sequence))
 
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
         """Publish messages through a source; what it does not accept is offered again later."""

@@ -134,7 +134,7 @@ def test_a_loop_of_which_no_member_answers_waits_for_one() -> None:
 
 
 def test_what_dead_members_reported_is_nothing_to_go_on_with() -> None:
-    """Their journals hold more than that. A command without any member has no effect later, either.  Decision 26."""
+    """Their journals hold more. A command without any member has no effect.  Decision 26, All members restarted."""
     loop = led(excess=Excess.HALT)
     loop.wake(NOW + LEASE)
     later = NOW + LEASE + FIRST_FORMATION_DELAY
@@ -142,11 +142,22 @@ def test_what_dead_members_reported_is_nothing_to_go_on_with() -> None:
     assert loop.phase is Phase.HALTED
     loop.resume(later)
     assert loop.phase is Phase.HALTED
-    restarted = {"membership_state": MembershipState.RESTARTED, "incarnation": 9}
-    loop.receive_report(report_of(1, **restarted), later + SECOND)
+    loop.receive_report(report_of(1, membership_state=MembershipState.RESTARTED, incarnation=9), later + SECOND)
     assert loop.phase is Phase.HALTED
     loop.resume(later + SECOND)
     assert record(loop, later + SECOND).broken
+
+
+def test_members_whose_journals_prove_nothing_are_a_last_resort() -> None:
+    """Where journals are not durable they observe after a restart.  Decision 26, All members restarted."""
+    loop = led(excess=Excess.HALT)
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, membership_state=MembershipState.OBSERVER, incarnation=9), NOW)
+    later = NOW + LEASE + FIRST_FORMATION_DELAY
+    loop.wake(later)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later)
+    assert record(loop, later).broken
 
 
 def test_under_halt_a_lost_proof_needs_the_operator() -> None:
@@ -258,7 +269,7 @@ def test_a_member_that_restarts_with_less_than_it_had_counts_as_silent() -> None
 
 
 def test_what_a_site_reports_between_hides_no_loss() -> None:
-    """The copy ends in an earlier formation; or the whole journal was there at a first restart.  Decision 52."""
+    """A copy of an earlier formation, or the whole journal at a first restart.  Decision 52, Identity of a journal."""
     earlier = report_of(3, membership_state=MembershipState.NEWBORN, incarnation=9, formation=2, sequence=90)
     whole = report_of(3, membership_state=MembershipState.RESTARTED, incarnation=8, sequence=151)
     for between, sequence, broken in ((earlier, 90, True), (whole, 150, True), (whole, 151, False)):

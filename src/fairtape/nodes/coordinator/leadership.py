@@ -27,7 +27,7 @@ class Lead:
     """One server's view of the leadership, and its own claims to it."""
 
     def __init__(self, me: NodeId, *, lease_min: Duration, first_renewal: int) -> None:
-        """`first_renewal` is above every number that an earlier incarnation has used (decision 62)."""
+        """`first_renewal` is above every number of an earlier incarnation (decision 62, Incarnations on the disk)."""
         self.term = 0  # of this server while it leads; 0 otherwise
         self.until: Instant = 0  # the end of what the store has confirmed
         self.shown: Leadership | None = None  # by the store, in its last answer

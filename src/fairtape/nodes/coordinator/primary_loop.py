@@ -509,14 +509,15 @@ class PrimaryLoopCoordinator:
     def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
         """Members that restarted with journals that prove nothing: a last resort, and always with a Break.
 
-        Who has not reported since may have died: the report of a dead member says nothing of what its journal holds.
+        One whose journal is not durable observes. Who has not reported since may have died: the report of a dead member
+        says nothing of what its journal holds.
         """
         heard = {member: self.known[member] for member in formation.members if member in self.known}
         return {
             member: known.report
             for member, known in heard.items()
             if known.report.formation == formation.number
-            and known.report.membership_state is MembershipState.RESTARTED
+            and known.report.membership_state in (MembershipState.RESTARTED, MembershipState.OBSERVER)
             and known.received_at >= self._began_at
         }
 
