@@ -289,6 +289,8 @@ def test_what_a_formation_dropped_is_not_expected_of_a_restarted_member() -> Non
     assert held.within(formation) == Holding(3, 1_003, 140)
     assert held.within(formation_of(1, 2, 3, number=4, first_sequence=0)) == held
     assert most_held(held, report_of(3, formation=4, sequence=141), formation) == Holding(4, 1_003, 141)
+    less = report_of(3, sequence=149, incarnation=9, membership_state=MembershipState.RESTARTED)
+    assert most_held(held, less, formation_of(1, 2, 3)) == held
     restarted = report_of(3, formation=4, sequence=140, incarnation=9, membership_state=MembershipState.RESTARTED)
     assert not lost_journal(held.within(formation), restarted)
     assert lost_journal(held.within(formation), replace(restarted, sequence=139))
