@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,6 +13,7 @@ from fairtape.core.effects import Ordered, Release, Span
 from fairtape.core.formation_log import Claim, Claimed, Leadership, LogEntry, Recall, Record, Recorded, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND
 from fairtape.core.link_faults import LinkFaults
+from fairtape.nodes.coordinator import primary_loop
 from fairtape.simulation import cluster_fault_draws
 from fairtape.simulation.clocks import Offset, OffsetClock, TrueClock, drifting_clock
 from fairtape.simulation.cluster import Cluster
@@ -37,6 +39,7 @@ from fairtape.simulation.cluster_faults import (
     MissingKey,
     RestoredStore,
     RolledBackJournal,
+    SecondRestart,
     SlowStore,
     StoppedMachine,
     with_offsets,
@@ -45,6 +48,7 @@ from fairtape.simulation.network import Network
 from fairtape.simulation.simulated_journal import SimulatedJournal
 from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import EPOCH, Violation
+from scenarios.cluster_scenario import play
 from simulation.fault_free_cluster import SOURCES, TIMING, fault_free_cluster, load
 
 NODES = DrawnNodes(
@@ -56,6 +60,7 @@ NODES = DrawnNodes(
     heals_at=EPOCH + 5 * SECOND,
 )
 SEEDS = range(600)
+SCENARIOS = Path(__file__).parents[1] / "scenarios" / "clusters"
 
 
 def test_each_fault_is_drawn_in_at_least_one_seed_of_twenty() -> None:
@@ -98,6 +103,17 @@ def test_every_fault_takes_place_in_a_run() -> None:
         CutOneWay(at, ((3, 2),), SECOND),
         EmptyJournal(at, 4, 50 * MILLISECOND),
         RolledBackJournal(at + SECOND, 4, SECOND // 2, 50 * MILLISECOND),
+        SecondRestart(
+            at=at + 3 * SECOND,
+            node=4,
+            age=SECOND // 2,
+            period=10 * MILLISECOND,
+            first=4,
+            first_at=at + 3 * SECOND - 30 * MILLISECOND,
+            first_period=5 * MILLISECOND,
+            peer=1,
+            cut_at=at + 3 * SECOND - 50 * MILLISECOND,
+        ),
         ClockSetBack(at, 1, 50 * MILLISECOND, SECOND, EPOCH, at + SECOND, ahead=False, declared=True),
         StoppedMachine(at, 2, 300 * MILLISECOND, at + SECOND, slewed=True),
         BadClock(at, 3, SECOND, at + SECOND),
@@ -238,3 +254,12 @@ def test_an_answer_may_be_lost_or_late_while_the_claim_was_carried_out() -> None
     access.next_call_delay = 350 * MILLISECOND
     assert access.query(101, Claim(second, second))[0] == 350 * MILLISECOND
     assert access.query(101, Claim(second, second))[0] < 5 * MILLISECOND
+
+
+def test_only_what_a_site_had_not_reported_is_excused_after_a_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that forgets what a site had reported breaks One order.  Decision 52, Identity of a journal."""
+    monkeypatch.setattr(primary_loop, "lost_journal", lambda *_: False)
+    for name in ("rolled_back_to_earlier_formation", "rolled_back_at_second_restart"):
+        text = (SCENARIOS / f"{name}.txt").read_text().partition("----")[0]
+        with pytest.raises(Violation, match="without a Break"):
+            play(text)

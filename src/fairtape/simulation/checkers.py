@@ -58,8 +58,8 @@ class Facts:
     released_through: dict[NodeId, int] = field(default_factory=lambda: defaultdict(int))  # token
     released: int = 0  # count of releases
     late_at: Counter[NodeId] = field(default_factory=Counter)  # releases marked late, by site
-    rolled_back: AbstractSet[tuple[int, int]] = frozenset()
-    """Token and number of messages that the copies of journals lacked which were put back: no machine can know it."""
+    rolled_back: Callable[[], AbstractSet[tuple[int, int]]] = frozenset
+    """Token and number of messages that copies of journals lacked, and that no site had reported to the leader."""
     is_deceived: Callable[[NodeId], bool] = lambda _: False  # whether a site's clock is wrong by more than its bound
     reported: dict[NodeId, Report] = field(default_factory=dict)
     down: set[NodeId] = field(default_factory=set)
@@ -86,8 +86,8 @@ class Facts:
         return self.grain(node) + self.delay.get(node, 0)
 
     def broken_between(self, earlier: int, later: int, sequence: int) -> bool:
-        """Whether this number may have another message: by a Break between, or since a journal was rolled back."""
-        if any(lost == sequence for _, lost in self.rolled_back):
+        """Whether this number may have another message: by a Break, or since a journal was rolled back unnoticed."""
+        if any(lost == sequence for _, lost in self.rolled_back()):
             return True
         return any(f.broken and earlier < f.number <= later and f.first_sequence <= sequence for f in self.formations())
 
@@ -210,7 +210,7 @@ class CommittedSurvives(Checker):
 
     def truncated(self, node: NodeId, token: int) -> None:
         released = self.facts.released_through[node]
-        forgotten = any(token < lost <= released for lost, _ in self.facts.rolled_back)
+        forgotten = any(token < lost <= released for lost, _ in self.facts.rolled_back())
         if token < released and not forgotten and not any(each.broken for each in self.facts.formations()):
             self.violated(node, f"removed tokens after {token}, released {released}")
 
@@ -630,7 +630,7 @@ class EverythingArrives(Checker):
 
     def healed(self) -> None:
         missing = self.missing()
-        lost = self.facts.rolled_back or any(formation.broken for formation in self.facts.formations())
+        lost = self.facts.rolled_back() or any(formation.broken for formation in self.facts.formations())
         if missing is not None and not lost:
             self.violated(None, missing)
 

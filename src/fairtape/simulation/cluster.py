@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from fairtape.core.effects import Channel, Ordered
 from fairtape.core.entries import Entry
@@ -36,7 +36,7 @@ from fairtape.simulation.simulated_store import SimulatedStoreAccess
 from fairtape.simulation.world import World, chance_for
 from fairtape.storage.incarnations import SERIALS_MAX
 from fairtape.wire.frames import DATAGRAM_MAX, NodeId
-from fairtape.wire.membership import OperatorCommand, OperatorVerb
+from fairtape.wire.membership import MembershipState, OperatorCommand, OperatorVerb
 from fairtape.wire.seals import Keys
 
 OPERATOR: Final = 999_999
@@ -44,6 +44,9 @@ PENDING_MAX: Final = 10_000  # messages that wait until a source accepts them
 RECORD_MAX: Final = 120  # bytes of a message that fits the smallest block
 FILLER: Final = b"chatter"  # in the digest of every history, as the secret is, so neither must change
 SECRET: Final = b"a realm"
+
+Extent: TypeAlias = tuple[int, int]
+"""A formation, and the number after the last message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,16 @@ class ClusterPlan:
     secret: bytes = SECRET
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """What an older copy of a journal lacked: token and number of each message."""
+
+    known: frozenset[tuple[int, int]]  # the site had reported to the leader that it held them
+    unknown: frozenset[tuple[int, int]]
+    term: int  # of that leader
+    recorded: int  # the count of entries that the store had recorded
+
+
 class Cluster:
     """A running deployment."""
 
@@ -79,7 +92,8 @@ class Cluster:
         self.plan = plan
         self.published: dict[StreamId, list[bytes]] = {}
         self.journals: dict[NodeId, SimulatedJournal] = {}
-        self.rolled_back: set[tuple[int, int]] = set()  # (token, sequence) of messages that copies of journals lacked
+        self._rollbacks: list[Rollback] = []
+        self._reported: dict[NodeId, dict[tuple[NodeId, int], Extent]] = {}  # of each site, to each leader in its term
         self.resumed = False  # the operator has ordered to go on, with a smaller K or a Break
         self.missing_keys: dict[NodeId, set[NodeId]] = {}  # the sources whose keys a site lacks when it starts
         self._written: dict[bytes, tuple[bytes, Entry]] = {}  # by all sites
@@ -184,6 +198,7 @@ class Cluster:
             f"site {node} cannot enter a fixed formation again"
         )
         if node in self.homes:
+            self._note_reported(node)
             if not self.plan.durable:
                 self.journals[node].lose_power(self._power)
             return self._new_site(node)
@@ -195,12 +210,52 @@ class Cluster:
 
     def roll_back_journal(self, site: NodeId, copy: JournalCopy) -> None:
         """Replace the journal of a stopped site by an older copy. The truth is noted: its identity does not show it."""
-        journal = self.journals[site]
+        self._note_reported(site)
+        journal, leader = self.journals[site], self._leader_and_term()
         end = copy.entries[-1].token if copy.entries else 0
-        for entry in journal.entries:
-            if isinstance(entry, Ordered) and entry.token > end:
-                self.rolled_back |= {(entry.token, entry.sequence + offset) for offset in range(entry.count)}
+        reported = self._reported.get(site, {}).get(leader, (0, 0)) if leader is not None else (0, 0)
+        lost = [
+            (entry, entry.sequence + offset)
+            for entry in journal.entries
+            if isinstance(entry, Ordered) and entry.token > end
+            for offset in range(entry.count)
+        ]
+        known = {(e.token, number) for e, number in lost if e.formation <= reported[0] and number < reported[1]}
+        self._rollbacks.append(
+            Rollback(
+                known=frozenset(known),
+                unknown=frozenset({(e.token, number) for e, number in lost} - known),
+                term=leader[1] if leader is not None else 0,
+                recorded=len(self.store_access.recorded),
+            )
+        )
         journal.restore(copy)
+
+    def rolled_back(self) -> frozenset[tuple[int, int]]:
+        """Token and number of messages that copies of journals lacked, where the leader that decided had no report.
+
+        A leader that knew what the site had held, and then recorded the next formation, is not excused.
+        """
+        lost: set[tuple[int, int]] = set()
+        for each in self._rollbacks:
+            following = (entry.term for entry in self.store_access.recorded[each.recorded :] if entry.loop == 0)
+            lost |= each.unknown if next(following, each.term) == each.term else each.unknown | each.known
+        return frozenset(lost)
+
+    def _leader_and_term(self) -> tuple[NodeId, int] | None:
+        leader = self.leader()
+        return None if leader is None else (leader.config.me, leader.primary.term)
+
+    def _note_reported(self, site: NodeId) -> None:
+        """What the leader knows that a site holds as a member of the present formation, before the site restarts."""
+        leader, who = self.leader(), self._leader_and_term()
+        if leader is None or who is None or site not in leader.primary.known or leader.primary.formation is None:
+            return
+        report = leader.primary.known[site].report
+        acts = report.membership_state in (MembershipState.MEMBER, MembershipState.FENCED)
+        if acts and report.formation == leader.primary.formation.number:
+            reported = self._reported.setdefault(site, {})
+            reported[who] = max(reported.get(who, (0, 0)), (report.formation, report.sequence))
 
     def publish(self, source: NodeId, messages: Sequence[bytes]) -> None:
         """Publish messages through a source; what it does not accept is offered again later."""
@@ -237,7 +292,10 @@ class Cluster:
         authenticator = MessageAuthenticator(
             me=OPERATOR, keys=self._keys, peers=self._keys.sites, first_serial=self.world.now + self._serial
         )
-        datagram = authenticator.for_membership(OperatorCommand(0, 0, OPERATOR, verb, site))
+        leader = self.leader()
+        present = leader.primary.formation if leader is not None and verb is OperatorVerb.RESUME else None
+        formation = present.number if present is not None else 0
+        datagram = authenticator.for_membership(OperatorCommand(0, formation, OPERATOR, verb, site))
         for reformer in self.plan.reformers:
             self.world.inject(reformer, datagram)
 

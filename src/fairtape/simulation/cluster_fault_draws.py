@@ -32,6 +32,7 @@ from fairtape.simulation.cluster_faults import (
     MissingKey,
     RestoredStore,
     RolledBackJournal,
+    SecondRestart,
     SlowStore,
     StoppedMachine,
 )
@@ -120,6 +121,28 @@ def _rolled_back_journal(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterF
     age = chance.choice((20 * MILLISECOND, 200 * MILLISECOND, SECOND))
     period = nodes.until(at, chance.randrange(10 * MILLISECOND, SECOND))
     yield RolledBackJournal(at, chance.choice(nodes.sites), min(age, at - EPOCH), period)
+
+
+def _second_restart(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
+    """Its own first restart is a moment before; that of another site is between the copy and the crash."""
+    if len(nodes.sites) < 3:
+        return
+    at = nodes.instant(chance, latest=2 * SECOND)
+    node, peer, other = chance.sample(nodes.sites, 3)
+    own = chance.random() < 0.5
+    age = chance.randrange(100 * MILLISECOND, 600 * MILLISECOND)
+    before = chance.randrange(20 * MILLISECOND, 60 * MILLISECOND) if own else age // 2
+    yield SecondRestart(
+        at=at,
+        node=node,
+        age=min(age, at - EPOCH),
+        period=chance.randrange(5 * MILLISECOND, 50 * MILLISECOND),
+        first=node if own else other,
+        first_at=max(at - before, EPOCH + 1),
+        first_period=chance.randrange(2 * MILLISECOND, 20 * MILLISECOND),
+        peer=peer,
+        cut_at=max(at - chance.randrange(20 * MILLISECOND, 150 * MILLISECOND), EPOCH + 1),
+    )
 
 
 def _clock_set_back(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
@@ -252,6 +275,7 @@ DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[Clus
     "cut one way": (SHARE, _cut_one_way),
     "empty journal": (SHARE, _empty_journal),
     "rolled-back journal": (SHARE, _rolled_back_journal),
+    "second restart": (SHARE, _second_restart),
     "clock set back": (SHARE, _clock_set_back),
     "stopped machine": (SHARE, _stopped_machine),
     "bad clock": (SHARE, _bad_clock),

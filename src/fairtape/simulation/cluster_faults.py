@@ -75,6 +75,26 @@ class RolledBackJournal:
     period: Duration
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondRestart:
+    """A site restarts with an older copy of its journal, after a first restart: its own, or one of another site.
+
+    The restart of another site begins a formation, and the copy may end in the one before. A peer that holds as much as
+    the site crashes with it, and the others have been cut off from both and from the sources since `cut_at`.
+    """
+
+    name: ClassVar = "second restart"
+    at: Instant
+    node: NodeId
+    age: Duration
+    period: Duration
+    first: NodeId
+    first_at: Instant
+    first_period: Duration
+    peer: NodeId
+    cut_at: Instant
+
+
 @dataclass(frozen=True, slots=True)
 class ClockSetBack:
     """A node crashes and, after a period, starts again with its clock set back `by` so much.
@@ -269,6 +289,7 @@ ClusterFault: TypeAlias = (
     | CutOneWay
     | EmptyJournal
     | RolledBackJournal
+    | SecondRestart
     | ClockSetBack
     | StoppedMachine
     | BadClock
@@ -285,6 +306,7 @@ ClusterFault: TypeAlias = (
     | LargeMessages
     | Equivocation
 )
+PEER_AWAY: Final = 600 * MILLISECOND  # longer than the site itself: the ring goes on before it returns
 CLOCK_FAULTS: Final = (ClockSetBack, StoppedMachine, BadClock)
 
 
@@ -322,6 +344,8 @@ class ClusterFaults:
             case RolledBackJournal():
                 self._at(fault.at - fault.age, partial(self._copy_journal, fault.node))
                 self._crash(fault, fault.node, fault.period, partial(self._roll_back_journal, fault))
+            case SecondRestart():
+                self._schedule_second_restart(fault)
             case ClockSetBack():
                 self._crash(fault, fault.node, fault.period)
             case StoppedMachine():
@@ -401,7 +425,20 @@ class ClusterFaults:
         if node in self._cluster.journals:
             self._copies[node] = self._cluster.journals[node].copy()
 
-    def _roll_back_journal(self, fault: RolledBackJournal) -> None:
+    def _schedule_second_restart(self, fault: SecondRestart) -> None:
+        cluster, network = self._cluster, self._cluster.world.network
+        self._at(fault.at - fault.age, partial(self._copy_journal, fault.node))
+        self._crash(replace(fault, at=fault.first_at), fault.first, fault.first_period)
+        self._crash(fault, fault.node, fault.period, partial(self._roll_back_journal, fault))
+        self._crash(replace(fault, at=fault.at + MILLISECOND), fault.peer, fault.period + PEER_AWAY)
+        pair = (fault.node, fault.peer)
+        others = [site for site in cluster.sites if site not in pair]
+        links = [(one, other) for one in (*pair, *cluster.plan.sources) for other in others]
+        links += [(other, one) for one, other in links]
+        self._at(fault.cut_at, partial(network.cut_links, links))
+        self._at(fault.at + fault.period, partial(network.mend_links, links))
+
+    def _roll_back_journal(self, fault: RolledBackJournal | SecondRestart) -> None:
         self._cluster.roll_back_journal(fault.node, self._copies.pop(fault.node, JournalCopy((), 0)))
 
     # The store.

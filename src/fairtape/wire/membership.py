@@ -26,6 +26,8 @@ from fairtape.wire.frames import (
 
 LAYOUT_MAX: Final = 1_240  # bytes of an encoded formation, so that an Install always fits a datagram
 CHUNKS_MAX: Final = 1 << 20  # of one journal entry
+ORDINAL_MAX: Final = 1 << 62  # tokens, sequence numbers, chunk numbers and terms: what follows them must fit, too
+NUMBERED_MAX: Final = 1 << 31  # formations, likewise
 
 _SITE_REPORT: Final = struct.Struct(">HBBIIQQQQQQIQBQIQQI")
 _GRANT: Final = struct.Struct(">HQQQQQI")
@@ -289,19 +291,25 @@ def _decode(kind: int, stripe: int, formation: int, sender: NodeId, body: bytes)
     decode = _DECODERS.get(kind)
     if decode is None:
         raise Malformed("not a membership frame")
+    _check_formations(formation)
     return decode(stripe, formation, sender, body)
 
 
 def _decode_grant(stripe: int, formation: int, sender: NodeId, body: bytes) -> Grant:
-    return Grant(stripe, formation, sender, *_checked(_GRANT.unpack(body)))
+    grant = Grant(stripe, formation, sender, *_checked(_GRANT.unpack(body)))
+    _check_ordinals(grant.term)
+    return grant
 
 
 def _decode_fence(stripe: int, formation: int, sender: NodeId, body: bytes) -> Fence:
-    return Fence(stripe, formation, sender, *_checked(_FENCE.unpack(body)))
+    fence = Fence(stripe, formation, sender, *_checked(_FENCE.unpack(body)))
+    _check_ordinals(fence.term)
+    return fence
 
 
 def _decode_install(stripe: int, formation: int, sender: NodeId, body: bytes) -> Install:
     term, final, store = _checked(_INSTALL.unpack_from(body))
+    _check_ordinals(term)
     layout = body[_INSTALL.size :]
     if final > 1 or not 0 < len(layout) <= LAYOUT_MAX:
         raise Malformed("install without a layout")
@@ -309,13 +317,18 @@ def _decode_install(stripe: int, formation: int, sender: NodeId, body: bytes) ->
 
 
 def _decode_catch_up(stripe: int, formation: int, sender: NodeId, body: bytes) -> CatchUp:
-    return CatchUp(stripe, formation, sender, *_checked(_CATCH_UP.unpack(body)))
+    request = CatchUp(stripe, formation, sender, *_checked(_CATCH_UP.unpack(body)))
+    _check_ordinals(request.token, request.number)
+    if request.chunk > request.number:
+        raise Malformed("chunk before the first number")
+    return request
 
 
 def _decode_loop_token(stripe: int, formation: int, sender: NodeId, body: bytes) -> LoopToken:
     loop, token = _checked(_LOOP_TOKEN.unpack(body))
     if not loop or not token:
         raise Malformed("loop token without a loop or a token")
+    _check_ordinals(token)
     return LoopToken(stripe, formation, sender, loop, token)
 
 
@@ -331,17 +344,31 @@ def _decode_site_report(stripe: int, formation: int, sender: NodeId, body: bytes
     )
     if not report.sequence:
         raise Malformed("number 0; numbers start at 1")
+    _check_formations(report.prepared)
+    _check_ordinals(report.complete_through, report.sequence, report.settled_through, report.suspect_token, report.term)
     return report
 
 
 def _decode_history_chunk(stripe: int, formation: int, sender: NodeId, body: bytes) -> HistoryChunk:
     after, complete, settled, known, chunk, chunks, check, number, asked_at = _checked(_HISTORY_CHUNK.unpack_from(body))
+    _check_formations(known)
+    _check_ordinals(after, complete, settled, number)
     data = body[_HISTORY_CHUNK.size :]
     if chunks > CHUNKS_MAX or (chunk >= chunks or not data if chunks else chunk or len(data) not in (0, POSITION.size)):
         raise Malformed("chunks out of bounds")
     return HistoryChunk(
         stripe, formation, sender, after, complete, settled, known, chunk, chunks, data, check, number, asked_at
     )
+
+
+def _check_formations(formation: int) -> None:
+    if formation > NUMBERED_MAX:
+        raise Malformed("formation out of bounds")
+
+
+def _check_ordinals(*ordinals: int) -> None:
+    if max(ordinals) > ORDINAL_MAX:
+        raise Malformed("ordinal out of bounds")
 
 
 def _checked(numbers: tuple[int, ...]) -> tuple[int, ...]:

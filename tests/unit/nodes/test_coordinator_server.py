@@ -3,13 +3,22 @@
 from dataclasses import replace
 
 from fairtape.core.effects import Notice, QueryStore, Send
-from fairtape.core.formation_log import Record, StoreRequest, StoreResponse, Unavailable
+from fairtape.core.formation_log import Claim, Recalled, Record, StoreRequest, StoreResponse, Unavailable
 from fairtape.core.instants import MILLISECOND, SECOND, Duration, Instant
+from fairtape.nodes.coordinator.primary_loop import Phase
 from fairtape.nodes.coordinator.server import Reformer, ReformerConfig
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.topology import LoopTopology, Topology
 from fairtape.simulation.simulated_store import MemoryFormationStore
-from fairtape.wire.membership import MembershipMessage, MembershipState, OperatorCommand, OperatorVerb, SiteReport
+from fairtape.wire.membership import (
+    NUMBERED_MAX,
+    ORDINAL_MAX,
+    MembershipMessage,
+    MembershipState,
+    OperatorCommand,
+    OperatorVerb,
+    SiteReport,
+)
 from fairtape.wire.seals import Keys
 from unit.ring.loop_values import TIMING, report_of
 
@@ -185,6 +194,52 @@ def test_only_the_operator_commands_and_only_known_sites_report() -> None:
     assert served.server.counts["stranger"] == 1
     served.receive(OperatorCommand(0, 0, OPERATOR, OperatorVerb.RETIRE, 2), NOW + 100 * MILLISECOND)
     assert served.server.primary.retired == {2}
+
+
+def test_a_command_to_go_on_ends_only_the_halt_that_the_operator_saw() -> None:
+    """It may be delayed past a change of leader, or replayed to a restarted server.  Decision 56, Least resilience."""
+    served = Served(101, MemoryFormationStore())
+    served.run(NOW, NOW + 100 * MILLISECOND)
+    at = NOW + 100 * MILLISECOND
+    for site in (1, 2, 3):
+        served.receive(newborn(site), at)
+    loop = served.server.primary
+    loop.phase = Phase.HALTED
+    for formation, resumed in ((0, False), (2, False), (1, True)):
+        served.receive(OperatorCommand(0, formation, OPERATOR, OperatorVerb.RESUME, 0), at + formation)
+        assert loop._resumed is resumed
+    assert served.server.counts["stale_order"] == 2
+
+
+def test_a_report_that_cannot_be_true_is_refused_and_its_site_is_named_once() -> None:
+    """Decision 74, Plausible reports."""
+    served = Served(101, MemoryFormationStore())
+    served.run(NOW, NOW + 100 * MILLISECOND)
+    at = NOW + 100 * MILLISECOND
+    for site in (1, 2, 3):
+        served.receive(newborn(site), at)
+    for change in ({"complete_through": ORDINAL_MAX}, {"formation": NUMBERED_MAX}, {"term": ORDINAL_MAX}):
+        at += MILLISECOND
+        served.receive(report_of(2, **({"formation": 1} | change)), at)
+    assert served.server.counts["implausible"] == 3
+    assert len([text for text in served.notices if "it is not believed" in text]) == 1
+    assert served.server.leads(at)
+    assert served.server.primary.formation is not None
+    assert served.server.primary.formation.number == 1
+
+
+def test_renewal_numbers_follow_the_incarnation_and_not_the_clock() -> None:
+    """A server whose clock was set back repeats no claim of its last incarnation.  Decision 67, Confirmed lead."""
+    server = Reformer(
+        ReformerConfig(me=101, operator=OPERATOR), TOPOLOGY, keys=KEYS, born_at=NOW, incarnation=NOW + 5 * SECOND
+    )
+    server.wake(NOW)
+    (query,) = server.drain()
+    assert isinstance(query, QueryStore)
+    server.answered(Recalled(None, ()), NOW)
+    server.wake(NOW)
+    claims = [each.question for each in server.drain() if isinstance(each, QueryStore)]
+    assert [each.wanted.renewal for each in claims if isinstance(each, Claim)] == [NOW + 5 * SECOND + 1]
 
 
 def test_a_command_of_the_operator_is_recorded_in_the_store() -> None:

@@ -16,16 +16,24 @@ from typing import Final
 
 import pytest
 
-from fairtape.core.effects import Multicast, Ordered
-from fairtape.core.instants import MILLISECOND, Instant
+from fairtape.core.effects import FetchChunks, Multicast, Ordered, Recovered, Truncate
+from fairtape.core.entries import Extract, Position
+from fairtape.core.instants import MILLISECOND, SECOND, Instant
 from fairtape.journal import Damaged, JournalReader, JournalWriter, SyncPolicy, verify
+from fairtape.nodes.coordinator.primary_loop import Phase
 from fairtape.nodes.receiver import Receiver
 from fairtape.nodes.source import Source
 from fairtape.nodes.source_group import SourceGroup
 from fairtape.ring.membership.formation import Formation
+from fairtape.simulation.simulated_store import MemoryFormationStore
 from fairtape.wire.frames import Control, Hole, Progress, Request, TokenAck
+from fairtape.wire.membership import NUMBERED_MAX, MembershipState
 from unit.journal import journal_values
+from unit.nodes.boundary_values import to_a_leader, to_a_site
 from unit.nodes.hostile_values import Forger, snapshot
+from unit.nodes.test_coordinator_server import Served
+from unit.nodes.test_site import FIRST, NOW, ActiveSite
+from unit.ring.loop_values import report_of
 from unit.ring.ring_values import (
     OTHER_SOURCE,
     SOURCE,
@@ -45,6 +53,7 @@ from unit.ring.ring_values import (
 DATAGRAMS: Final = int(os.environ.get("FAIRTAPE_DATAGRAMS", "30000"))
 AT_RECEIVERS: Final = DATAGRAMS * 6 // 10
 AT_SOURCES: Final = DATAGRAMS * 3 // 10
+AUTHENTIC: Final = DATAGRAMS // 12  # machines that receive authentic boundary values
 AT_JOURNALS: Final = DATAGRAMS - AT_RECEIVERS - AT_SOURCES
 BATCH: Final = 200  # datagrams between two looks at the whole state
 
@@ -304,3 +313,45 @@ def test_hostile_bytes_change_nothing_at_the_journal_reader(tmp_path: Path) -> N
     assert outcomes["damaged"] > outcomes["shorter"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert {path: path.read_bytes() for path in target.files} == target.files
+
+
+def test_boundary_values_in_authentic_datagrams_raise_nothing_at_a_site() -> None:
+    """Not even what a server or another member says, with the highest numbers, ends a site."""
+    chance = Random(1)
+    for _ in range(AUTHENTIC):
+        active = ActiveSite()
+        active.install(chance.choice((FIRST, replace(FIRST, first_token=11, starts_at=NOW, keeper=3))))
+        now = NOW
+        for _ in range(6):
+            now += chance.choice((1, MILLISECOND, 30 * MILLISECOND, SECOND))
+            active.receive(to_a_site(chance, now), now)
+            for effect in active.site.drain():
+                if isinstance(effect, FetchChunks):
+                    end = Position(effect.formation, effect.token)
+                    active.site.fetched_chunks(effect.ticket, Extract([], end, 0, exhausted=True), now)
+                elif isinstance(effect, Truncate):
+                    active.site.recovered(Recovered.nothing(), now)
+            active.site.wake(now)
+            active.site.drain()
+
+
+def test_boundary_values_in_authentic_reports_raise_nothing_at_a_reformation_server() -> None:
+    """Decision 74, Plausible reports."""
+    chance = Random(2)
+    for _ in range(AUTHENTIC // 10):
+        served = Served(101, MemoryFormationStore())
+        served.run(NOW, NOW + 20 * MILLISECOND)
+        now = NOW + 20 * MILLISECOND
+        for _ in range(25):
+            now += chance.choice((10 * MILLISECOND, 40 * MILLISECOND, 300 * MILLISECOND))
+            formation = served.server.primary.formation
+            number, first = (formation.number, formation.first_token) if formation is not None else (0, 0)
+            fenced = served.server.primary.phase in (Phase.FENCING, Phase.HALTED)
+            state = MembershipState.FENCED if fenced else MembershipState.MEMBER
+            lies = chance.random() < 0.4
+            for site in (2,) if lies else (1, 2, 3):
+                report = report_of(
+                    site, formation=number, complete_through=first + 3, asked_at=now, membership_state=state
+                )
+                served.receive(to_a_leader(chance, report) if lies else report, now)
+        assert max(entry.number for entry in served.store.log) < NUMBERED_MAX

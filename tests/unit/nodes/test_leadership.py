@@ -11,7 +11,7 @@ LEASE = 300 * MILLISECOND
 
 def leading(store: MemoryFormationStore) -> Lead:
     """A server that leads from NOW on."""
-    lead = Lead(101, lease_min=LEASE, born_at=NOW)
+    lead = Lead(101, lease_min=LEASE, first_renewal=NOW)
     lead.show(None, NOW)
     lead.show(carried_out(store, lead.take_over(NOW)), NOW)
     lead.begin()
@@ -78,7 +78,7 @@ def test_an_earlier_incarnation_confirms_nothing() -> None:
     store = MemoryFormationStore()
     before = leading(store)
     zombie = before.renew(NOW + 10)
-    after = Lead(101, lease_min=LEASE, born_at=NOW + 20)
+    after = Lead(101, lease_min=LEASE, first_renewal=NOW + 20)
     after.show(store.leadership, NOW + 20)
     carried_out(store, zombie)
     after.show(store.leadership, NOW + 30)
@@ -89,7 +89,7 @@ def test_an_earlier_incarnation_confirms_nothing() -> None:
 
 def test_others_wait_for_the_lease_that_the_leader_claimed() -> None:
     """Decision 68, Leader's lease."""
-    standby = Lead(102, lease_min=LEASE, born_at=NOW)
+    standby = Lead(102, lease_min=LEASE, first_renewal=NOW)
     standby.show(Leadership(101, 1, 7, lease=4 * LEASE), NOW)
     assert not takes_over(standby, NOW + 5 * LEASE)
     assert takes_over(standby, NOW + 5 * LEASE + 1)
@@ -140,7 +140,7 @@ def test_a_server_whose_own_claim_is_the_latest_needs_not_wait() -> None:
 
 
 def test_a_store_that_has_lost_a_leadership_may_still_have_a_leader() -> None:
-    standby = Lead(102, lease_min=LEASE, born_at=NOW)
+    standby = Lead(102, lease_min=LEASE, first_renewal=NOW)
     standby.show(Leadership(101, 3, 7, lease=LEASE), NOW)
     standby.show(None, NOW + 10)
     assert not takes_over(standby, NOW + LEASE)
@@ -157,7 +157,7 @@ def test_a_server_that_gives_its_claims_up_waits_like_the_others() -> None:
 
 
 def test_a_clock_that_is_set_ahead_ends_no_lease() -> None:
-    standby = Lead(102, lease_min=LEASE, born_at=NOW)
+    standby = Lead(102, lease_min=LEASE, first_renewal=NOW)
     standby.show(Leadership(101, 1, 7, lease=LEASE), NOW)
     standby.wait(NOW + 10 * SECOND)
     assert not standby.may_take_over

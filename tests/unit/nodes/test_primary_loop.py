@@ -7,6 +7,7 @@ from fairtape.nodes.coordinator.exclusion import FIRST_WAIT
 from fairtape.nodes.coordinator.planned_change import lead_time
 from fairtape.nodes.coordinator.primary_loop import FIRST_FORMATION_DELAY, Phase, PrimaryLoopCoordinator
 from fairtape.nodes.coordinator.reformation import SUSPICION
+from fairtape.nodes.coordinator.roll import Holding, lost_journal, most_held
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import decode_formation, proposal_digest
 from fairtape.ring.membership.topology import Excess, LoopTopology, Topology, lease_margin
@@ -132,6 +133,33 @@ def test_a_loop_of_which_no_member_answers_waits_for_one() -> None:
     assert record(loop, NOW + LEASE + 2 * FIRST_FORMATION_DELAY).members == (1,)
 
 
+def test_what_dead_members_reported_is_nothing_to_go_on_with() -> None:
+    """Their journals hold more. A command without any member has no effect.  Decision 26, All members restarted."""
+    loop = led(excess=Excess.HALT)
+    loop.wake(NOW + LEASE)
+    later = NOW + LEASE + FIRST_FORMATION_DELAY
+    loop.wake(later)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later)
+    assert loop.phase is Phase.HALTED
+    loop.receive_report(report_of(1, membership_state=MembershipState.RESTARTED, incarnation=9), later + SECOND)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later + SECOND)
+    assert record(loop, later + SECOND).broken
+
+
+def test_members_whose_journals_prove_nothing_are_a_last_resort() -> None:
+    """Where journals are not durable they observe after a restart.  Decision 26, All members restarted."""
+    loop = led(excess=Excess.HALT)
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, membership_state=MembershipState.OBSERVER, incarnation=9), NOW)
+    later = NOW + LEASE + FIRST_FORMATION_DELAY
+    loop.wake(later)
+    assert loop.phase is Phase.HALTED
+    loop.resume(later)
+    assert record(loop, later).broken
+
+
 def test_under_halt_a_lost_proof_needs_the_operator() -> None:
     loop = led(excess=Excess.HALT)
     for site in (1, 2, 3):
@@ -238,6 +266,34 @@ def test_a_member_that_restarts_with_less_than_it_had_counts_as_silent() -> None
         loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
         loop.wake(NOW + LEASE)
         assert record(loop, NOW + LEASE).broken == broken
+
+
+def test_what_a_site_reports_between_hides_no_loss() -> None:
+    """A copy of an earlier formation, or the whole journal at a first restart.  Decision 52, Identity of a journal."""
+    earlier = report_of(3, membership_state=MembershipState.NEWBORN, incarnation=9, formation=2, sequence=90)
+    whole = report_of(3, membership_state=MembershipState.RESTARTED, incarnation=8, sequence=151)
+    for between, sequence, broken in ((earlier, 90, True), (whole, 150, True), (whole, 151, False)):
+        loop = led()
+        loop.receive_report(between, NOW)
+        restarted = report_of(3, membership_state=MembershipState.RESTARTED, incarnation=9, sequence=sequence)
+        loop.receive_report(restarted, NOW)
+        loop.receive_report(report_of(1, membership_state=MembershipState.FENCED), NOW)
+        loop.wake(NOW + LEASE)
+        assert record(loop, NOW + LEASE).broken == broken
+
+
+def test_what_a_formation_dropped_is_not_expected_of_a_restarted_member() -> None:
+    """A member of the next formation holds what precedes it, and no more.  Decision 52, Identity of a journal."""
+    formation = formation_of(1, 2, 3, number=4, first_sequence=140)
+    held = Holding(3, 1_003, 150)
+    assert held.within(formation) == Holding(3, 1_003, 140)
+    assert held.within(formation_of(1, 2, 3, number=4, first_sequence=0)) == held
+    assert most_held(held, report_of(3, formation=4, sequence=141), formation) == Holding(4, 1_003, 141)
+    less = report_of(3, sequence=149, incarnation=9, membership_state=MembershipState.RESTARTED)
+    assert most_held(held, less, formation_of(1, 2, 3)) == held
+    restarted = report_of(3, formation=4, sequence=140, incarnation=9, membership_state=MembershipState.RESTARTED)
+    assert not lost_journal(held.within(formation), restarted)
+    assert lost_journal(held.within(formation), replace(restarted, sequence=139))
 
 
 def test_a_loop_halts_before_its_promised_resilience_shrinks() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from fairtape.wire.frames import DATAGRAM_MAX, NUMBER_MAX, TAG_SIZE, Malformed
 from fairtape.wire.membership import (
+    NUMBERED_MAX,
+    ORDINAL_MAX,
     CatchUp,
     Fence,
     Grant,
@@ -30,7 +32,8 @@ from unit.ring.loop_values import report_of
 numbers = st.integers(0, NUMBER_MAX)
 small = st.integers(0, 0xFFFF)
 nodes = st.integers(0, 0xFFFF_FFFF)
-formations = st.integers(0, 0xFFFF_FFFF)
+formations = st.integers(0, NUMBERED_MAX)
+ordinals = st.integers(0, ORDINAL_MAX)
 heads = (small, formations, nodes)
 
 frames = st.one_of(
@@ -44,26 +47,28 @@ frames = st.one_of(
         incarnation=nodes,
         asked_at=numbers,
         clock_bound=numbers,
-        complete_through=numbers,
-        sequence=st.integers(1, NUMBER_MAX),
-        settled_through=numbers,
+        complete_through=ordinals,
+        sequence=st.integers(1, ORDINAL_MAX),
+        settled_through=ordinals,
         late=numbers,
         suspect=nodes,
-        suspect_token=numbers,
+        suspect_token=ordinals,
         reason=st.integers(0, 255),
         proposal=numbers,
         journal=nodes,
         deployment=numbers,
+        term=ordinals,
+        store=nodes,
     ),
-    st.builds(Grant, *heads, small, numbers, numbers, numbers, numbers, numbers, numbers),
-    st.builds(Fence, *heads, small, numbers),
-    st.builds(Install, *heads, numbers, st.booleans(), st.binary(min_size=1, max_size=200), numbers),
-    st.builds(CatchUp, *heads, numbers, st.integers(0, 1 << 19), small),
+    st.builds(Grant, *heads, small, ordinals, numbers, numbers, numbers, numbers, nodes),
+    st.builds(Fence, *heads, small, ordinals, nodes),
+    st.builds(Install, *heads, ordinals, st.booleans(), st.binary(min_size=1, max_size=200), nodes),
+    st.builds(CatchUp, *heads, ordinals, st.integers(0, 1 << 19), small, st.integers(1 << 19, ORDINAL_MAX), numbers),
     st.builds(
-        HistoryChunk, *heads, numbers, numbers, numbers, formations, st.just(3), st.just(4), st.binary(min_size=1)
+        HistoryChunk, *heads, ordinals, ordinals, ordinals, formations, st.just(3), st.just(4), st.binary(min_size=1)
     ),
-    st.builds(HistoryChunk, *heads, numbers, numbers, numbers, formations, st.just(0), st.just(0), st.just(b"")),
-    st.builds(LoopToken, *heads, st.integers(1, 0xFFFF), st.integers(1, NUMBER_MAX)),
+    st.builds(HistoryChunk, *heads, ordinals, ordinals, ordinals, formations, st.just(0), st.just(0), st.just(b"")),
+    st.builds(LoopToken, *heads, st.integers(1, 0xFFFF), st.integers(1, ORDINAL_MAX)),
     st.builds(OperatorCommand, *heads, st.sampled_from(OperatorVerb), nodes),
 )
 
@@ -94,6 +99,34 @@ def test_bytes_that_were_changed_or_cut_raise_malformed_and_nothing_else(
 def test_a_site_report_counts_from_one() -> None:
     with pytest.raises(Malformed, match="start at 1"):
         decode_membership(sealed(report_of(1, sequence=0)))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(
+            report_of(1, **{name: ORDINAL_MAX + 1})
+            for name in ("complete_through", "sequence", "settled_through", "suspect_token", "term")
+        ),
+        report_of(1, formation=NUMBERED_MAX + 1),
+        report_of(1, prepared=NUMBERED_MAX + 1),
+        Grant(0, 1, 101, 0, ORDINAL_MAX + 1, 2, 3, 4, 5),
+        Fence(0, 1, 101, 0, ORDINAL_MAX + 1),
+        Install(0, 1, 101, ORDINAL_MAX + 1, True, b"layout"),
+        CatchUp(0, 1, 3, ORDINAL_MAX + 1, 0, 64),
+        CatchUp(0, 1, 3, 0, 0, 64, number=ORDINAL_MAX + 1),
+        HistoryChunk(0, 1, 3, 0, ORDINAL_MAX + 1, 0, 1, 0, 0, b""),
+        LoopToken(0, 1, 3, 1, ORDINAL_MAX + 1),
+    ],
+)
+def test_numbers_that_leave_no_room_for_those_that_follow_are_refused(message: MembershipMessage) -> None:
+    with pytest.raises(Malformed, match="out of bounds"):
+        decode_membership(sealed(message))
+
+
+def test_a_chunk_that_precedes_the_first_number_is_refused() -> None:
+    with pytest.raises(Malformed, match="before the first number"):
+        decode_membership(sealed(CatchUp(0, 1, 3, 0, 5, 64, number=4)))
 
 
 def test_a_token_of_no_loop_is_refused() -> None:

@@ -47,11 +47,14 @@ def send_command(deployment: Deployment, verb: OperatorVerb, site: NodeId) -> st
         raise UserError(f"no reformation server of {str(deployment.folder)!r} leads; start it with: fairtape up")
     if verb is OperatorVerb.ADOPT:
         site = before.store  # the servers of another store must not adopt as well
+    formation = before.formation if verb is OperatorVerb.RESUME else 0  # which halt it ends
     transport = open_transport(deployment, operator)
     give_up_at = time.monotonic() + WAIT_MAX
     try:
         while time.monotonic() < give_up_at:
-            command = authenticator.for_membership(OperatorCommand(deployment.stripe, 0, operator.number, verb, site))
+            command = authenticator.for_membership(
+                OperatorCommand(deployment.stripe, formation, operator.number, verb, site)
+            )
             for reformer in deployment.reformers:
                 transport.send(reformer.number, [command])
             time.sleep(REPEAT_PERIOD)

@@ -27,17 +27,18 @@ CLAIMS_MAX: Final = 8  # without an answer
 class Lead:
     """One server's view of the leadership, and its own claims to it."""
 
-    def __init__(self, me: NodeId, *, lease_min: Duration, born_at: Instant) -> None:
+    def __init__(self, me: NodeId, *, lease_min: Duration, first_renewal: int) -> None:
+        """`first_renewal` is above every number of an earlier incarnation (decision 62, Incarnations on the disk)."""
         self.term = 0  # of this server while it leads; 0 otherwise
         self.until: Instant = 0  # the end of what the store has confirmed
         self.shown: Leadership | None = None  # by the store, in its last answer
         self._me = me
         self._lease_min = lease_min
         self._claims: dict[Leadership, Instant] = {}  # own ones that the store may have carried out: when sent
-        self._renewal = born_at  # no incarnation repeats a claim of another one
+        self._renewal = first_renewal  # no incarnation repeats a claim of another one
         self._answered = False  # the store, since this server started
         self._waited: Duration = 0  # since it has shown something new
-        self._waited_until: Instant = born_at
+        self._waited_until: Instant = 0
         self._waits_for: Duration = 0  # how long another server may lead on what is shown
         self._latest_term = 0  # in which this server has led
         self._calls: deque[Duration] = deque(maxlen=MEASURED_CALLS)

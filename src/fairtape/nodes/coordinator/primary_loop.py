@@ -33,7 +33,7 @@ from fairtape.nodes.coordinator.reformation import (
     survivable_after,
     suspected_member,
 )
-from fairtape.nodes.coordinator.roll import lost_journal, with_roll
+from fairtape.nodes.coordinator.roll import Holding, lost_journal, most_held, with_roll
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.layout import encode_formation
 from fairtape.ring.membership.reconfiguration import follow
@@ -74,6 +74,7 @@ class SiteView:
     received_at: Instant
     notified_at: Instant = 0  # when it was last sent a formation
     lost_journal: int = 0  # the formation in which it restarted with less than it had; 0: none
+    held: Holding | None = None  # the most that it has reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class PrimaryLoopCoordinator:
         self._repeat_at = now
         if formation is not None:
             self._pace.begin(formation.timing, now)
+            for known in self.known.values():
+                known.held = known.held and known.held.within(formation)
             until = now + self._lease_length(formation)
             self._leases = dict.fromkeys(formation.members + formation.leaving, until)
 
@@ -164,15 +167,22 @@ class PrimaryLoopCoordinator:
         if known is None:
             self.known[report.sender] = SiteView(report, now)
         else:
-            if lost_journal(known.report, report):
-                known.lost_journal = report.formation
             known.report, known.received_at = report, now
+        self._remember(self.known[report.sender])
         lost = is_lost(report, self.formation) or self.stores.is_declared_lost(report.store)
         if self.phase is not Phase.RECORDING and not self._recovers and lost:
             self._begin_recovery(report, now)
         if self.formation is not None and not self._recovers:
             self._respond(report, now)
         self.wake(now)
+
+    def _remember(self, known: SiteView) -> None:
+        """What a site holds, and whether it has lost a part of it (decision 52, Identity of a journal)."""
+        if self.formation is None:
+            return
+        if lost_journal(known.held, known.report):
+            known.lost_journal = self.formation.number
+        known.held = most_held(known.held, known.report, self.formation)
 
     def _respond(self, report: SiteReport, now: Instant) -> None:
         """A site in an earlier formation is sent this one; a site in this one gets a lease."""
@@ -497,11 +507,18 @@ class PrimaryLoopCoordinator:
         return formation.relevant_sites(highest_complete(self._answers_of(formation, formation.members).values()))
 
     def _present(self, formation: Formation) -> dict[NodeId, SiteReport]:
-        """Members that restarted with journals that prove nothing: a last resort, and always with a Break."""
+        """Members that restarted with journals that prove nothing: a last resort, and always with a Break.
+
+        One whose journal is not durable observes. Who has not reported since may have died: the report of a dead member
+        says nothing of what its journal holds.
+        """
+        heard = {member: self.known[member] for member in formation.members if member in self.known}
         return {
-            member: self.known[member].report
-            for member in formation.members
-            if member in self.known and self.known[member].report.formation == formation.number
+            member: known.report
+            for member, known in heard.items()
+            if known.report.formation == formation.number
+            and known.report.membership_state in (MembershipState.RESTARTED, MembershipState.OBSERVER)
+            and known.received_at >= self._began_at
         }
 
     def _decide(self, formation: Formation, answered: dict[NodeId, SiteReport], now: Instant) -> None:
@@ -510,6 +527,7 @@ class PrimaryLoopCoordinator:
                 return  # all were restarted: wait for other journals (decision 26, All members restarted)
             answered = answered or self._present(formation)
         if not answered:
+            self._resumed = False  # there is nothing to go on with: a later command may
             self._halt(f"halted in formation {formation.number}: no member answers", self._concerned(formation))
             return
         silent = tuple(member for member in self._concerned(formation) if member not in self._answered(formation))

@@ -33,13 +33,14 @@ from fairtape.core.formation_log import (
 )
 from fairtape.core.instants import MILLISECOND, NEVER, Duration, Instant
 from fairtape.nodes.coordinator.leadership import RENEWALS, Lead
+from fairtape.nodes.coordinator.plausibility import implausible_number
 from fairtape.nodes.coordinator.primary_loop import PrimaryLoopCoordinator
 from fairtape.nodes.coordinator.secondary_loops import SecondaryLoopCoordinator
 from fairtape.nodes.message_authentication import MessageAuthenticator
 from fairtape.ring.membership.formation import LOOPS_MAX
 from fairtape.ring.membership.layout import decode_formation, encode_formation
 from fairtape.ring.membership.topology import Topology
-from fairtape.wire.frames import NUMBER_MAX, Malformed, NodeId, kind_of
+from fairtape.wire.frames import Malformed, NodeId, kind_of
 from fairtape.wire.membership import (
     HistoryChunk,
     OperatorCommand,
@@ -141,7 +142,7 @@ class Reformer:
         first_serial = born_at if incarnation is None else incarnation
         self._authenticator = MessageAuthenticator(me=config.me, keys=keys, peers=keys.sites, first_serial=first_serial)
         self._effects: list[Effect] = []
-        self._lead = Lead(config.me, lease_min=config.leader_lease, born_at=born_at)
+        self._lead = Lead(config.me, lease_min=config.leader_lease, first_renewal=first_serial)
         self._ask_at: Instant = born_at  # when to read or renew the leadership
         self._asked: StoreRequest | None = None  # the pending request: one at a time
         self._asked_at: Instant = 0
@@ -150,6 +151,7 @@ class Reformer:
         self._renewed = False  # by the last request
         self._stores = self.primary.stores
         self._other_files: dict[NodeId, int] = {}  # the sites that have read another deployment file, and its digest
+        self._disbelieved: set[NodeId] = set()  # the sites of which a report was refused
         self._known_term = 0  # that a site obeys, and the store does not know
         self._waiting: deque[StoreRequest] = deque()
         self._pause_until: Instant = 0  # after an error of the store
@@ -435,6 +437,9 @@ class Reformer:
             self.counts["other_store"] += 1
             self.primary.known.pop(report.sender, None)  # what it reported before it followed that one
             return
+        if not self._believes(report, now):
+            self.counts["implausible"] += 1
+            return
         if report.term > self._lead.term:
             self._give_way(report, now)
             return
@@ -452,6 +457,19 @@ class Reformer:
             self._effects.append(Notice(_of_another_store(report.sender)))
         return False
 
+    def _believes(self, report: SiteReport, now: Instant) -> bool:
+        """Whether a correct site may report these numbers (decision 74, Plausible reports)."""
+        primary = self.primary
+        below = self.secondary.get(report.loop)
+        recorded = primary.formation if below is None else below.formation
+        if primary.stores.is_declared_lost(report.store):
+            recorded = None
+        number = implausible_number(report, recorded, self._lead.term, primary.loop, now, timed=primary.topology.timed)
+        if number is not None and report.sender not in self._disbelieved:
+            self._disbelieved.add(report.sender)
+            self._effects.append(Notice(f"site {report.sender} reports {number}, which cannot be: it is not believed"))
+        return number is None
+
     def _compare_file(self, report: SiteReport) -> None:
         """A difference is a warning, and changes nothing (decision 64, One deployment file)."""
         if report.deployment in (0, self.config.deployment) or not self.config.deployment:
@@ -465,7 +483,7 @@ class Reformer:
 
         The leader of that term may still be leading, so this server waits like any other.
         """
-        self._known_term = max(self._known_term, min(report.term, NUMBER_MAX - 1))
+        self._known_term = max(self._known_term, report.term)
         self._lead.forget_claims(now)
         self._step_down(f"site {report.sender} knows term {report.term}", now)
 
@@ -481,10 +499,19 @@ class Reformer:
             case OperatorVerb.PLAN:
                 self.primary.change_plan(command.site, now)
             case OperatorVerb.RESUME:
-                self.primary.resume(now)
+                self._resume(command, now)
             case OperatorVerb.ADOPT:
                 adopted = self._stores.adopt() if command.site == self._stores.own else None
                 self._effects += [Notice(adopted)] if adopted is not None else []
+
+    def _resume(self, command: OperatorCommand, now: Instant) -> None:
+        """A command that was delayed, or is repeated, ends no other halt than the one that the operator saw."""
+        formation = self.primary.formation
+        present = formation.number if formation is not None else 0
+        if command.formation == present:
+            self.primary.resume(now)
+        else:
+            self.counts["stale_order"] += 1
 
 
 def _of_another_store(site: NodeId) -> str:

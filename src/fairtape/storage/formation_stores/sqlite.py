@@ -64,7 +64,7 @@ class SqliteStore:
         self._file = self._named_file()
 
     def answer(self, request: StoreRequest) -> StoreResponse:
-        """Carry out the request; waits for other processes. A disk failure makes the store unavailable.
+        """Carry out the request; waits for other processes. What it cannot write makes the store unavailable.
 
         A file that is replaced while it is open would be a second store, of which other processes know nothing. So the
         one that has the name counts, and an answer of another one does not.
@@ -73,7 +73,7 @@ class SqliteStore:
             self._follow_name()
             response = self._carry_out(request)
             return response if self._file == self._named_file() else Unavailable(request)
-        except (sqlite3.Error, OSError, UserError):
+        except (sqlite3.Error, OSError, OverflowError, UserError):  # the disk, the file, a number too large
             return Unavailable(request)
 
     def _carry_out(self, request: StoreRequest) -> StoreResponse:
