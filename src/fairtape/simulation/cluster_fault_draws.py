@@ -80,9 +80,9 @@ def draw_cluster_faults(seed: int, nodes: DrawnNodes) -> Iterator[ClusterFault]:
 
 
 def _cut_pairs(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    """A lone site, with or without the sources; two halves; or any pairs. The servers reach the sites of the first three.
+    """A site that reaches no peer, with or without the sources; two halves that do not reach each other; any pairs.
 
-    A lone site that the sources still reach, and each half, can acknowledge what the other sites do not learn.
+    In the first three kinds all sites reach the servers. What a side acknowledges, the other one does not learn.
     """
     at = nodes.instant(chance)
     period = nodes.until(at, chance.choice((SECOND, 3 * SECOND, 8 * SECOND)))
