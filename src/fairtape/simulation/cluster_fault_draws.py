@@ -104,17 +104,25 @@ def _cut_pairs(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
 
 
 def _cut_one_way(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    """A node that hears no one, or that no one hears; or any links in one direction."""
+    """A node that hears no one, or that no one hears; any links in one direction; a site that hears no other site.
+
+    The last one is soon joined by the crash of another site: what it has not heard, a site that leaves may hold alone.
+    """
     at = nodes.instant(chance)
     everyone = (*nodes.sites, *nodes.reformers, *nodes.sources)
     node = chance.choice((*nodes.sites, *nodes.reformers))
     others = [other for other in everyone if other != node]
     links: tuple[Link, ...]
-    match chance.randrange(3):
+    match chance.randrange(4):
         case 0:
             links = tuple((other, node) for other in others)
         case 1:
             links = tuple((node, other) for other in others)
+        case 2:
+            node, crashing = chance.sample(nodes.sites, 2)
+            links = tuple((site, node) for site in nodes.sites if site != node)
+            crashed_at = at + chance.randrange(150 * MILLISECOND)
+            yield Flapping(crashed_at, crashing, ((nodes.until(crashed_at, SECOND), 0),))
         case _:
             links = tuple((node, other) for other in chance.sample(others, min(2, len(others))))
     yield CutOneWay(at, links, nodes.until(at, chance.randrange(SECOND // 4, 4 * SECOND)))
@@ -259,7 +267,7 @@ def _large_messages(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]
 
 DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[ClusterFault]]]]] = {
     "cut pairs": (CUT_SHARE, _cut_pairs),
-    "cut one way": (SHARE, _cut_one_way),
+    "cut one way": (0.1, _cut_one_way),
     "empty journal": (SHARE, _empty_journal),
     "rolled-back journal": (SHARE, _rolled_back_journal),
     "clock set back": (SHARE, _clock_set_back),
