@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+SCENARIOS: Final = "scenarios/test_cluster_scenarios.py::test_a_scenario_gives_the_expected_log_or_trace"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -436,6 +438,54 @@ FAULTS: Final = (
         old="if not isinstance(answer, Unavailable) and not self._stood_still:",
         new="if not isinstance(answer, Unavailable):",
         tests=("unit/nodes/test_coordinator_server.py::test_a_server_that_stood_still_measures_nothing",),
+    ),
+    Fault(
+        name="a keeper outside its formation",
+        rule="Who holds more than all that stay leaves only if the order survives (decision 54, Uncommitted ends).",
+        file="nodes/coordinator/reformation.py",
+        old="if commits_may_be_missing(formation, staying.values(), gone):",
+        new="if not formation.number:",
+        tests=(
+            "unit/nodes/test_primary_loop_reformation.py",
+            f"{SCENARIOS}[halves_reach_the_servers_halt]",
+        ),
+    ),
+    Fault(
+        name="the end of who leaves is followed",
+        rule="Where who holds most leaves, the formation resumes without its end (decision 54, Uncommitted ends).",
+        file="nodes/coordinator/primary_loop.py",
+        old="(report for site, report in answered.items() if site in layout.members),",
+        new="answered.values(),",
+        tests=(
+            "unit/nodes/test_primary_loop.py::test_the_end_of_an_accused_member_is_dropped_or_the_member_is_the_keeper",
+        ),
+    ),
+    Fault(
+        name="a retired keeper after a recovery",
+        rule="The keeper is always a member, also after a recovery (decision 54, Uncommitted ends).",
+        file="nodes/coordinator/primary_loop.py",
+        old="if site in present or site == keeper.sender]",
+        new="if site in present]",
+        tests=("unit/nodes/test_primary_loop.py::test_a_retired_site_that_holds_most_is_a_member_after_a_recovery",),
+    ),
+    Fault(
+        name="who has left is not asked",
+        rule="A site that leaves answers until the next formation is in effect (decision 54, Uncommitted ends).",
+        file="nodes/membership_tables.py",
+        old="return membership.has_turns or membership.leaving",
+        new="return membership.has_turns",
+        tests=(
+            "unit/nodes/test_membership.py::test_a_site_that_has_taken_its_last_turn_is_fenced_unless_it_was_restarted",
+            f"{SCENARIOS}[retired_site_alone_holds_the_end]",
+        ),
+    ),
+    Fault(
+        name="no wait with an accused member",
+        rule="The ring waits with an accused member that may not leave (decision 57, Exclusion).",
+        file="nodes/coordinator/primary_loop.py",
+        old="if not self._exclusions.holds_up(accused.sender, formation.timing.lease_period, now):",
+        new="if self._exclusions:",
+        tests=("unit/nodes/test_primary_loop.py::test_the_order_waits_with_an_accused_member_that_may_not_leave",),
     ),
     Fault(
         name="who leaves counts twice",

@@ -99,7 +99,7 @@ class CatchUpReader:
             self._retry_period = retry_period
             self._window = CongestionWindow(retry_period)
             self._next = max(self._next, now)  # a server that remembers an earlier incarnation does not mix them up
-            self._unanswered = 0
+            self._unanswered = self._server = 0  # the likeliest site first
             self._restart(position, now)
 
     def stop(self) -> None:

@@ -160,6 +160,12 @@ class Membership:
         ordering = self._ordering
         return ordering is not None and self.active_in(ordering.formation)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it took its turns in the formation before, and leaves it by the latest one."""
+        formation = self.formation
+        return formation is not None and self._me in formation.leaving and formation.number - 1 in self._active_in
+
     def active_in(self, formation: Formation) -> bool:
         """Whether it takes its turns in this formation."""
         return formation.number in self._active_in

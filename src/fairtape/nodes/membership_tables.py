@@ -72,9 +72,9 @@ def is_active(membership: "Membership") -> bool:
     return membership.active
 
 
-def has_turns(membership: "Membership") -> bool:
-    """It may still take a turn."""
-    return membership.has_turns
+def concerned(membership: "Membership") -> bool:
+    """It may still take a turn, or has just left, and may alone hold what precedes the latest formation."""
+    return membership.has_turns or membership.leaving
 
 
 def in_time(membership: "Membership") -> bool:
@@ -175,7 +175,7 @@ PARTICIPATION: Final["StateTable[Membership]"] = StateTable(
         *_from(_WORKING,               Event.PLANNED_FORMATION, always,    TEST_ROLL,       (join,)),
         *_from(_STOPPED,               Event.PLANNED_FORMATION, always,    None,            (join,)),
         *_from((ACTIVE, PREPARED),     Event.FAILURE,           is_active, REFORMING,       (report,)),
-        *_from(_IN_FORMATION,          Event.FENCE,             has_turns, FENCED,          (forget_proposal,)),
+        *_from(_IN_FORMATION,          Event.FENCE,             concerned, FENCED,          (forget_proposal,)),
         *_from(_IN_FORMATION,          Event.FORMATION,         always,    TEST_ROLL,       (enter,)),
         *_from(_IN_FORMATION,          Event.CONTRADICTION,     always,    ROLLING_BACK,    (leave, keep)),
     ),

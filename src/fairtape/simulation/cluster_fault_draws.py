@@ -41,6 +41,7 @@ from fairtape.wire.frames import NodeId
 
 SHARE: Final = 0.09  # of the seeds that have one kind of these faults
 STORE_SHARE: Final = 0.08  # of those that disturb the store: there are five kinds
+CUT_SHARE: Final = 0.2  # of those that have cut pairs: there are four kinds
 LARGE: Final = (64 << 10, 128 << 10, 256 << 10)  # bytes; up to 1 MiB is permitted, and takes as long again
 
 
@@ -80,32 +81,49 @@ def draw_cluster_faults(seed: int, nodes: DrawnNodes) -> Iterator[ClusterFault]:
 
 
 def _cut_pairs(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    """A site that reaches no peer and no source, but the reformation servers; or any pairs."""
+    """A site that reaches no peer, with or without the sources; two halves that do not reach each other; any pairs.
+
+    In the first three kinds all sites reach the servers. What a side acknowledges, the other one does not learn.
+    """
     at = nodes.instant(chance)
     period = nodes.until(at, chance.choice((SECOND, 3 * SECOND, 8 * SECOND)))
-    everyone = (*nodes.sites, *nodes.reformers, *nodes.sources)
-    if chance.random() < 0.6:
-        site = chance.choice(nodes.sites)
-        others = tuple(other for other in (*nodes.sites, *nodes.sources) if other != site)
-        pairs = tuple((site, other) for other in others)
-    else:
-        known = list(combinations(everyone, 2))
-        pairs = tuple(chance.sample(known, min(chance.choice((1, 2, 5)), len(known))))
-    yield CutPairs(at, pairs, period)
+    site = chance.choice(nodes.sites)
+    peers = [other for other in nodes.sites if other != site]
+    pairs: list[Link]
+    match chance.randrange(4):
+        case 0:
+            pairs = [(site, other) for other in (*peers, *nodes.sources)]
+        case 1:
+            pairs = [(site, other) for other in peers]
+        case 2:
+            half = (site, *chance.sample(peers, len(nodes.sites) // 2 - 1))
+            pairs = [(one, other) for one in half for other in nodes.sites if other not in half]
+        case _:
+            known = list(combinations((*nodes.sites, *nodes.reformers, *nodes.sources), 2))
+            pairs = chance.sample(known, min(chance.choice((1, 2, 5)), len(known)))
+    yield CutPairs(at, tuple(pairs), period)
 
 
 def _cut_one_way(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]:
-    """A node that hears no one, or that no one hears; or any links in one direction."""
+    """A node that hears no one, or that no one hears; any links in one direction; a site that hears no other site.
+
+    The last one is soon joined by the crash of another site: what it has not heard, a site that leaves may hold alone.
+    """
     at = nodes.instant(chance)
     everyone = (*nodes.sites, *nodes.reformers, *nodes.sources)
     node = chance.choice((*nodes.sites, *nodes.reformers))
     others = [other for other in everyone if other != node]
     links: tuple[Link, ...]
-    match chance.randrange(3):
+    match chance.randrange(4):
         case 0:
             links = tuple((other, node) for other in others)
         case 1:
             links = tuple((node, other) for other in others)
+        case 2:
+            node, crashing = chance.sample(nodes.sites, 2)
+            links = tuple((site, node) for site in nodes.sites if site != node)
+            crashed_at = at + chance.randrange(150 * MILLISECOND)
+            yield Flapping(crashed_at, crashing, ((nodes.until(crashed_at, SECOND), 0),))
         case _:
             links = tuple((node, other) for other in chance.sample(others, min(2, len(others))))
     yield CutOneWay(at, links, nodes.until(at, chance.randrange(SECOND // 4, 4 * SECOND)))
@@ -271,8 +289,8 @@ def _large_messages(chance: Random, nodes: DrawnNodes) -> Iterator[ClusterFault]
 
 
 DRAWS: Final[dict[str, tuple[float, Callable[[Random, DrawnNodes], Iterator[ClusterFault]]]]] = {
-    "cut pairs": (SHARE, _cut_pairs),
-    "cut one way": (SHARE, _cut_one_way),
+    "cut pairs": (CUT_SHARE, _cut_pairs),
+    "cut one way": (0.1, _cut_one_way),
     "empty journal": (SHARE, _empty_journal),
     "rolled-back journal": (SHARE, _rolled_back_journal),
     "second restart": (SHARE, _second_restart),

@@ -18,7 +18,7 @@ from fairtape.ring.membership.topology import Excess, LoopTopology, PaceRule, Re
 from fairtape.simulation.clocks import SimulatedClock, clock_losing_reference, drifting_clock
 from fairtape.simulation.cluster import ClusterPlan
 from fairtape.simulation.cluster_fault_draws import DrawnNodes, draw_cluster_faults
-from fairtape.simulation.cluster_faults import ClusterFault, with_offsets
+from fairtape.simulation.cluster_faults import ClusterFault, CutOneWay, with_offsets
 from fairtape.simulation.faults import Clog, Crash, Fault, Partition, Pause, Restart
 from fairtape.simulation.network import LinkModel
 from fairtape.simulation.world import EPOCH, chance_for
@@ -152,7 +152,10 @@ def draw(seed: int) -> FaultSchedule:
         cluster_faults=cluster_faults,
         faults=tuple(faults),
         outages=tuple(_outages(chance, reformers, heals_at)),
-        commands=tuple(_commands(chance_for("orders", seed), sites, heals_at)),
+        commands=(
+            *_commands(chance_for("orders", seed), sites, heals_at),
+            *_retirements_at_cuts(chance_for("orders at cuts", seed), sites, cluster_faults),
+        ),
         arrivals=arrivals,
         intruder_period=chance_for("stranger", seed).choice((0, 0, 10, 2)) * MILLISECOND,
         bursts=tuple(_bursts(chance, sources, heals_at)),
@@ -278,6 +281,15 @@ def _commands(
         yield at, OperatorVerb.RETIRE, site
         if chance.random() < 0.7:
             yield at + chance.randrange(2 * SECOND), OperatorVerb.ADMIT, site
+
+
+def _retirements_at_cuts(
+    chance: Random, sites: tuple[NodeId, ...], faults: tuple[ClusterFault, ...]
+) -> Iterator[tuple[Instant, OperatorVerb, NodeId]]:
+    """A site may leave by a planned change that takes over about when links are cut."""
+    for fault in faults:
+        if isinstance(fault, CutOneWay) and chance.random() < 0.5:
+            yield fault.at - chance.randrange(200 * MILLISECOND), OperatorVerb.RETIRE, chance.choice(sites)
 
 
 def _instant(chance: Random, heals_at: Instant) -> Instant:

@@ -174,7 +174,8 @@ class Progress:
             self._reached = min(self._reached, formations[-1].first_token - 1)  # a Break takes tokens back
         leader = self._cluster.leader()
         self._leader_lease = max(self._leader_lease, self._claimed_lease())
-        if not formations or self._has_lost(formations, leader) or not self._servers_are_well():
+        waits = leader is not None and leader.primary.waits  # at most 16 leases (decision 57, Exclusion)
+        if not formations or waits or self._has_lost(formations, leader) or not self._servers_are_well():
             self._begin()
             return None
         formation = formations[-1]

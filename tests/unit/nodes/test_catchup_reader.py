@@ -190,6 +190,18 @@ def test_a_silent_server_is_followed_by_the_next() -> None:
     assert reader.next_server([4, 5]) == 5
 
 
+def test_a_reader_that_starts_again_asks_the_likeliest_server_first() -> None:
+    reader, now = started(), NOW
+    for _ in range(UNANSWERED_MAX):
+        assert reader.requests(START, now)
+        now = reader.ask_at
+    assert reader.requests(START, now)
+    assert reader.next_server([4, 5]) == 5
+    reader.stop()
+    reader.start(START, PERIOD, now)
+    assert reader.next_server([4, 5]) == 4
+
+
 def test_a_server_that_has_no_more_is_followed_by_the_next() -> None:
     """Seed 880106 of a cluster campaign: two members that had lost the same tokens asked only one another."""
     reader, now = started(), NOW

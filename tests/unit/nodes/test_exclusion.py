@@ -1,7 +1,7 @@
 """How long a site that fails again and again stays out (decision 57, Exclusion)."""
 
 from fairtape.core.instants import SECOND
-from fairtape.nodes.coordinator.exclusion import FIRST_WAIT, FORGIVEN_AFTER, WAIT_MAX, Exclusions
+from fairtape.nodes.coordinator.exclusion import FIRST_WAIT, FORGIVEN_AFTER, RING_WAIT_MAX, WAIT_MAX, Exclusions
 
 LEASE = SECOND
 
@@ -21,6 +21,16 @@ def test_the_first_failure_costs_nothing_and_one_in_a_further_formation_doubles_
     assert found == [0, 4, 8, 16, 32, 64, 64, 64]
     assert found[1] == FIRST_WAIT
     assert exclusions.among((2, 3), SECOND) == {3}
+
+
+def test_the_ring_waits_with_a_member_that_may_not_leave_for_a_shorter_time() -> None:
+    exclusions, found = Exclusions(), []
+    for formation in range(8):
+        exclusions.failed(3, formation, LEASE, SECOND)
+        now = (SECOND + lease * LEASE for lease in range(WAIT_MAX))
+        found.append(sum(exclusions.holds_up(3, LEASE, each) for each in now))
+    assert found == [0, 4, 8, 16, 16, 16, 16, 16]
+    assert found[-1] == RING_WAIT_MAX
 
 
 def test_failures_are_forgiven_after_a_quiet_time() -> None:

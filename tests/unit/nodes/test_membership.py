@@ -17,7 +17,7 @@ from unit.ring.ring_values import KEYS
 ME, INCARNATION = 1, 7
 FIRST = formation_of(1, 2, 3, number=3, roll=(INCARNATION, 0, 0), keeper=2)
 NEXT = formation_of(1, 2, number=4, roll=(INCARNATION, 0), first_token=51, first_sequence=0, keeper=2)
-WITHOUT_ME = replace(NEXT, members=(2, 3))
+WITHOUT_ME = replace(NEXT, members=(2, 3), leaving=(ME,))
 FAILURE = Report(2, 12, Reason.ACK_SILENT, 0)
 
 
@@ -133,12 +133,14 @@ def test_a_site_that_leaves_takes_its_last_turns_and_can_still_be_fenced() -> No
     assert membership.fence()
 
 
-def test_a_site_that_has_taken_its_last_turn_is_not_fenced() -> None:
+def test_a_site_that_has_taken_its_last_turn_is_fenced_unless_it_was_restarted() -> None:
+    """It may alone hold what precedes the formation without it.  Decision 54, Uncommitted ends."""
     site = entered()
     site.take_over(WITHOUT_ME)
     site.ordering.advance_to(WITHOUT_ME.first_token - 1)
     assert not site.membership.has_turns
-    assert not site.membership.fence()
+    assert site.membership.fence()
+    assert not entered(WITHOUT_ME).membership.fence()
 
 
 def test_a_fence_ends_what_a_site_is_prepared_for() -> None:

@@ -17,6 +17,7 @@ from unit.ring.loop_values import TIMING, formation_of, report_of
 
 NOW: Instant = 100 * SECOND
 LEASE = TIMING.lease_period + lease_margin(TIMING)
+FENCED: dict[str, object] = {"membership_state": MembershipState.FENCED}
 
 
 def coordinator(
@@ -107,6 +108,20 @@ def test_a_report_ahead_of_the_store_stops_all_sites_and_skips_the_lost_numbers(
     following = record(loop, NOW + 3)
     assert (following.number, following.keeper, following.broken) == (6, 2, True)
     assert set(said(loop, Install)) == {1, 2, 3}
+
+
+def test_a_retired_site_that_holds_most_is_a_member_after_a_recovery() -> None:
+    """No keeper is outside its formation.  Decision 54, Uncommitted ends."""
+    for complete_through, members in ((20, {1, 2}), (21, {1, 2, 3})):
+        loop = led()
+        loop.retired.add(3)
+        for site in (1, 2, 3):
+            through = complete_through if site == 3 else 20
+            loop.receive_report(report_of(site, formation=5, complete_through=through, **FENCED), NOW + 1)
+        loop.wake(NOW + 4 * SECOND)
+        following = record(loop, NOW + 4 * SECOND)
+        assert set(following.members) == members
+        assert following.keeper in members
 
 
 def test_without_an_answer_it_waits_for_the_leases_of_the_lost_formation() -> None:
@@ -339,6 +354,52 @@ def test_after_a_needless_reformation_the_others_say_whom_they_suspect() -> None
         accusation = {"suspect": suspect, "suspect_token": 21}
         loop.receive_report(report_of(site, formation=4, membership_state=MembershipState.FENCED, **accusation), until)
     assert set(record(loop, until).members) == {1, 2}
+
+
+def test_the_end_of_an_accused_member_is_dropped_or_the_member_is_the_keeper() -> None:
+    """No keeper is outside its formation.  Decision 54, Uncommitted ends."""
+    for resilience, members, keeper, first_token in ((0, {1, 2, 3}, 3, 23), (1, {1, 2}, 1, 21)):
+        loop = coordinator(formation_of(1, 2, 3, resilience=resilience), resilience=resilience)
+        for site in (1, 2):
+            accusation = {"suspect": 3, "suspect_token": 21, "membership_state": MembershipState.FENCED}
+            loop.receive_report(report_of(site, **accusation), NOW)
+        loop.receive_report(report_of(3, membership_state=MembershipState.FENCED, complete_through=22), NOW)
+        following = record(loop, NOW)
+        assert (set(following.members), following.keeper, following.first_token) == (members, keeper, first_token)
+        assert not following.broken
+
+
+def test_the_order_waits_with_an_accused_member_that_may_not_leave() -> None:
+    """Until it is restarted, and not for ever.  Decision 57, Exclusion."""
+    loop = coordinator(formation_of(1, 2, 3, resilience=2), excess=Excess.HALT, resilience=2)
+    now, waited = NOW, []
+    for number in range(3, 9):
+        accusation = {"suspect": 3, "suspect_token": 21, "membership_state": MembershipState.FENCED}
+        for site in (1, 2, 3):
+            loop.receive_report(report_of(site, formation=number, **(accusation if site < 3 else FENCED)), now)
+        assert loop.formation is not None
+        waited.append(0)
+        while loop.phase is Phase.FENCING:
+            assert loop.waits
+            now += loop.formation.timing.lease_period
+            loop.wake(now)
+            waited[-1] += 1
+        assert set(record(loop, now).members) == {1, 2, 3}
+    assert waited == [0, 4, 8, 16, 16, 16]
+    for site in (1, 2, 3):
+        loop.receive_report(report_of(site, formation=9, **(accusation if site < 3 else FENCED)), now)
+    assert loop.waits
+    loop.receive_report(report_of(3, formation=9, membership_state=MembershipState.RESTARTED, incarnation=9), now + 1)
+    assert set(record(loop, now + 1).members) == {1, 2, 3}
+
+
+def test_a_leaving_site_that_is_fenced_alone_causes_a_reformation() -> None:
+    """The leader that fenced it has failed since."""
+    loop = coordinator(formation_of(1, 2, leaving=(3,), resilience=1))
+    for site in (1, 2):
+        loop.receive_report(report_of(site), NOW)
+    loop.receive_report(report_of(3, membership_state=MembershipState.FENCED), NOW)
+    assert loop.phase is Phase.FENCING
 
 
 def test_an_earlier_report_that_arrives_after_an_accusation_leaves_no_timer_behind() -> None:

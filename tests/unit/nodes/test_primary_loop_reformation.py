@@ -101,6 +101,32 @@ def test_a_member_that_fails_again_and_again_does_not_stay_with_its_journal() ->
     assert layout.members == (1, 2)
 
 
+def test_an_accused_member_that_alone_holds_the_end_leaves_only_if_the_order_survives_its_loss() -> None:
+    """Decision 54, Uncommitted ends."""
+    policy = topology(1, 2, 3)
+    answered = fenced(1) | fenced(2, complete_through=19) | fenced(3, complete_through=21)
+    for resilience, members in ((0, (1, 2, 3)), (1, (1, 2))):
+        loop = formation_of(1, 2, 3, resilience=resilience)
+        layout = next_layout(loop, answered, answered, policy, retired=(), suspected=False, accused=3)
+        assert layout.members == members
+    layout = next_layout(loop, answered, answered, policy, retired={1}, suspected=False, accused=3)
+    assert layout.members == (1, 2, 3)
+    level = answered | fenced(3)
+    assert next_layout(loop, level, level, policy, retired={1}, suspected=False).members == (2, 3)
+
+
+def test_a_leaving_site_that_alone_holds_the_end_becomes_a_member_again() -> None:
+    """Decision 54, Uncommitted ends."""
+    loop = formation_of(2, 1, leaving=(3,), first_sequence=0, resilience=1, resilience_before=1)
+    answered = fenced(2, complete_through=8) | fenced(3, complete_through=10)
+    policy = topology(1, 2, 3)
+    layout = next_layout(loop, answered, answered, policy, retired={3}, suspected=False)
+    assert layout.members == (2, 3)
+    assert not commits_may_be_missing(loop, answered.values(), (1,))
+    without_1 = answered | fenced(1, complete_through=8)
+    assert next_layout(loop, without_1, without_1, policy, retired={3}, suspected=False).members == (2, 1)
+
+
 def test_no_site_leaves_where_the_promised_resilience_would_shrink() -> None:
     """Decision 56, Least resilience."""
     loops = (LoopTopology(number=0, tour=(1, 2, 3), timing=TIMING),)

@@ -4,6 +4,9 @@ Each failure of a member stops the ring. A site that crashes again and again, or
 that each time it comes back. The first failure costs nothing: the site joins again as soon as it can. From the second
 one on it waits, twice as long with each failure in a row.
 
+Where it may not leave, the ring waits instead, a shorter time: its members stop with each reformation, and each one is
+recorded.
+
 Only the leading reformation server knows this. Its successor begins anew: an exclusion protects the ring from
 interruptions, and no guarantee depends on it.
 """
@@ -19,6 +22,7 @@ FORGIVEN_AFTER: Final = 600 * SECOND  # without a failure
 FIRST_WAIT: Final = 4  # leases, after the second failure
 DOUBLINGS_MAX: Final = 4
 WAIT_MAX: Final = FIRST_WAIT << DOUBLINGS_MAX  # leases
+RING_WAIT_MAX: Final = 4 * FIRST_WAIT  # leases, for which the ring waits with a member that may not leave
 
 
 @dataclass(slots=True)
@@ -54,6 +58,11 @@ class Exclusions:
         """Whether a site has to wait. A clock that was set back must not extend the wait."""
         failures = self._failures.get(site)
         return failures is not None and 0 <= now - failures.last_at < failures.wait
+
+    def holds_up(self, site: NodeId, lease: Duration, now: Instant) -> bool:
+        """Whether the ring waits with a site that may not leave."""
+        failures = self._failures.get(site)
+        return failures is not None and 0 <= now - failures.last_at < min(failures.wait, RING_WAIT_MAX * lease)
 
     def among(self, sites: Collection[NodeId], now: Instant) -> set[NodeId]:
         return {site for site in sites if self.excludes(site, now)}

@@ -105,6 +105,7 @@ class PrimaryLoopCoordinator:
         self.plan = 0  # the stripe plan that the operator ordered
         self.term = 0
         self.stores = FollowedStores()
+        self.waits = False  # with a member that is accused again and again, and may not leave
         self.recording_delay: Duration = 0  # how long the store may take to record a formation
         self._me = me
         self._stripe = stripe
@@ -148,6 +149,7 @@ class PrimaryLoopCoordinator:
     def _adopt(self, formation: Formation | None, now: Instant) -> None:
         self.formation = formation
         self.phase = Phase.STEADY
+        self.waits = False
         self._recovers = False
         self._planned = None
         self._accused_at = None
@@ -322,6 +324,9 @@ class PrimaryLoopCoordinator:
         present = [site for site in self.loop.tour if site in reports and site not in self.retired]
         if not present:
             return
+        absent = [site for site in self.loop.tour if site in reports and site in self.retired]
+        keeper = keeper_of([reports[site] for site in (*present, *absent)])
+        present = [site for site in self.loop.tour if site in present or site == keeper.sender]
         complete = is_complete(reports, self.topology)
         obstacle = self._obstacle_to_recovery(present, complete=complete)
         if obstacle is not None and not (self._resumed or self.stores.adopts):
@@ -333,7 +338,6 @@ class PrimaryLoopCoordinator:
         number = next_number(recorded, reports.values(), everyone=everyone)
         plan = self.plan or (self.formation.plan if self.formation is not None else 0)
         layout = replace(self._layout_of(present), plan=plan)
-        keeper = keeper_of([reports[site] for site in self.loop.tour if site in reports])
         self._propose_after(layout, number, keeper, now, broken=not complete)
 
     def _old_leases_end_at(self) -> Instant:
@@ -367,7 +371,18 @@ class PrimaryLoopCoordinator:
 
     def _reason_to_reform(self, formation: Formation, now: Instant) -> str | None:
         reasons = (self._failure_of(member, formation, now) for member in formation.members)
-        return next((reason for reason in reasons if reason is not None), self._common_suspicion(formation))
+        stopped = self._stopped_while_leaving(formation) or self._common_suspicion(formation)
+        return next((reason for reason in reasons if reason is not None), stopped)
+
+    def _stopped_while_leaving(self, formation: Formation) -> str | None:
+        """A leader that has failed since may have fenced this one alone: only a formation lets it go on."""
+        reports = [self.known[site].report for site in formation.leaving if site in self.known]
+        stopped = [
+            each.sender
+            for each in reports
+            if each.formation == formation.number and each.membership_state is MembershipState.FENCED
+        ]
+        return f"site {stopped[0]} is fenced" if stopped else None
 
     def _common_suspicion(self, formation: Formation) -> str | None:
         """Several members suspect one: that is enough before any of them has declared a failure."""
@@ -547,15 +562,29 @@ class PrimaryLoopCoordinator:
         if obstacle is not None and not self._resumed:
             self._halt(f"halted in formation {formation.number}: {obstacle}", silent)
             return
+        if accused is not None and accused in layout.members and self._waits_with(answered[accused], formation, now):
+            return
         self._resumed = False
         self._silent = silent
         self._announce_timing(formation.timing, layout.timing)
         keeper = max(
-            answered.values(), key=lambda each: (each.complete_through, each.membership_state is MembershipState.FENCED)
+            (report for site, report in answered.items() if site in layout.members),
+            key=lambda each: (each.complete_through, each.membership_state is MembershipState.FENCED),
         )
         gone = sum(member not in layout.members for member in self._concerned(formation))
         losses = 0 if broken else survivable_after(formation, answered.values(), gone)
         self._propose_after(layout, formation.number + 1, keeper, now, broken=broken, resilience_before=losses)
+
+    def _waits_with(self, accused: SiteReport, formation: Formation, now: Instant) -> bool:
+        """Whether to wait with a member that may not leave: the next formation would end in the same way."""
+        if accused.membership_state is not MembershipState.FENCED:
+            return False  # it was restarted, so that may have changed
+        if not self._exclusions.holds_up(accused.sender, formation.timing.lease_period, now):
+            return False
+        if not self.waits:
+            self.notices.append(f"site {accused.sender} is accused again and may not leave: the order waits")
+        self.waits = True
+        return True
 
     def _obstacle(
         self,
@@ -587,7 +616,8 @@ class PrimaryLoopCoordinator:
         failed = [site for site in formation.members if site not in kept or site == accused]
         if kept:  # otherwise all were restarted: that is no failure of one of them
             for site in failed:
-                if site not in self.retired and not self._withdraws(answered.get(site)):
+                leaves = site in self.retired or self._withdraws(answered.get(site))
+                if site == accused or not leaves:
                     lease = formation.timing.lease_period
                     self.notices += self._exclusions.failed(site, formation.number, lease, now)
         if self._suspected and kept.issuperset(formation.members):

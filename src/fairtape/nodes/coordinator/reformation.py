@@ -54,7 +54,8 @@ def commits_may_be_missing(formation: Formation, answered: Collection[SiteReport
 def survivable_after(formation: Formation, answered: Collection[SiteReport], gone: int) -> int:
     """How many more members may be lost before the next formation comes into effect, after `gone` are not in it.
 
-    Where K + 1 members are known to hold what precedes this formation, only its own K counts.
+    Where K + 1 members are known to hold what precedes this formation, only its own K counts. If more are gone than the
+    order can lose, the keeper alone may hold the end: it is a member, and none may be lost.
     """
     settled = max((each.settled_through for each in answered), default=0) >= formation.first_token
     losses = formation.resilience if settled else min(formation.resilience, formation.resilience_before)
@@ -109,19 +110,16 @@ def next_layout(
     excluded: Collection[NodeId] = (),
     accused: NodeId | None = None,
 ) -> Formation:
-    """Members that kept their memory, or are nearly complete, stay; the others are bypassed or replaced.
+    """The members that stay; the others are bypassed or replaced.
 
-    Restarted members that are `excluded`, because they failed again and again, do not stay. If a member was
-    `suspected` and none has failed, retries are raised (decision 28, Retry adaptation), and the token is slowed where
-    the operator allows it (decision 51, Pace).
+    If a member was `suspected` and none has failed, retries are raised (decision 28, Retry adaptation), and the token
+    is slowed where the operator allows it (decision 51, Pace).
     """
-    kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
+    kept = {site for site, report in answered.items() if report.membership_state is MembershipState.FENCED}
     near = highest_complete(answered.values()) - LAG_MAX
-    staying = [s for s, report in answered.items() if s in kept or report.complete_through >= near]
-    leaving = {s for s in staying if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
-    leaving |= {s for s in staying if s == accused or (s in excluded and s not in kept)}
-    leaving = set(may_leave(leaving, staying, topology))
-    staying = [site for site in staying if site not in leaving]
+    staying = sites_that_stay(
+        formation, answered, topology, retired=retired, excluded=set(excluded) - kept, accused=accused
+    )
     layout = formation
     failed = [member for member in formation.members if member not in staying]
     if topology.remedy is Remedy.REPLACE:
@@ -129,13 +127,44 @@ def next_layout(
             substitute = _substitute(member, near, layout.members, reports, topology, {*retired, *excluded})
             if substitute is not None:
                 layout = exchange(layout, member, substitute)
-    left = [member for member in layout.members if member not in failed] or staying
-    layout = with_members(layout, left)
+    left = [member for member in layout.members if member not in failed]
+    layout = with_members(layout, dict.fromkeys([*left, *staying]))
     layout = replace(layout, resilience=topology.resilience_of(layout.members))
-    none_failed = suspected and not failed and len(kept) == len(formation.members)
+    none_failed = suspected and not failed and kept == set(formation.members)
     if not none_failed:
         return layout
     return retime(layout, slower(_with_more_retries(layout.timing, topology.primary.timing), topology))
+
+
+def sites_that_stay(
+    formation: Formation,
+    answered: Mapping[NodeId, SiteReport],
+    topology: Topology,
+    *,
+    retired: Collection[NodeId],
+    excluded: Collection[NodeId],
+    accused: NodeId | None,
+) -> list[NodeId]:
+    """Members that kept their memory, or are nearly complete, stay, unless they are to leave.
+
+    One that holds more than all that stay leaves only if the order survives its loss, as if it were silent: a keeper
+    outside the formation might never be asked again (decision 54, Uncommitted ends). So such a site stays also where it
+    was about to leave by a planned change.
+    """
+    kept = [site for site, report in answered.items() if report.membership_state is MembershipState.FENCED]
+    near = highest_complete(answered.values()) - LAG_MAX
+    able = [site for site, report in answered.items() if site in kept or report.complete_through >= near]
+    members = [site for site in able if site in formation.members]
+    leaving = {s for s in members if s in retired or answered[s].request is MembershipRequest.WITHDRAW}
+    leaving |= {s for s in members if s == accused or s in excluded}
+    leaving = {*may_leave(leaving, members, topology), *(site for site in able if site not in members)}
+    staying = {site: answered[site] for site in able if site not in leaving}
+    through = highest_complete([report for site, report in answered.items() if site in formation.members])
+    gone = [site for site in formation.relevant_sites(through) if site not in staying]
+    if commits_may_be_missing(formation, staying.values(), gone):
+        held = highest_complete(staying.values())
+        leaving = {site for site in leaving if answered[site].complete_through <= held}
+    return [site for site in able if site not in leaving]
 
 
 def _substitute(
