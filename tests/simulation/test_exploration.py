@@ -10,6 +10,7 @@ import pytest
 
 from fairtape.cli import run
 from fairtape.cli.explore import explore
+from fairtape.nodes.coordinator import primary_loop
 from fairtape.nodes.coordinator.leadership import Lead
 from fairtape.ring.membership.formation import Formation
 from fairtape.ring.membership.topology import Excess
@@ -172,7 +173,11 @@ def test_eight_steps_show_what_an_empty_journal_that_counts_as_an_answer_does(mo
     def any_journal(formation: Formation, site: int, identity: int) -> bool:
         return True
 
+    def never(*_reports: object) -> bool:
+        return False
+
     monkeypatch.setattr(Formation, "has_journal", any_journal)
+    monkeypatch.setattr(primary_loop, "lost_journal", never)  # the leader would remember what it held
     with pytest.raises(Violation) as broken:
         after(Deployment(Size()), "ahead", LOST_JOURNAL)
     assert broken.value.guarantee == "CommittedSurvives"
