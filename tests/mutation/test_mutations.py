@@ -1,8 +1,8 @@
 """Mutation tests: each deliberate fault of `faults.py` makes the named tests fail.
 
 A fault is put into a copy of the package, and a few tests run against the copy in a process of their own: every named
-file must have a failing test, and a short campaign of the simulator must name the guarantee. The copy without a fault
-passes them all, so it is the fault that they notice.
+file must have a failing test, and a short campaign of the simulator must name the guarantee. Without a fault they all
+pass, here in the suite and, as a sample shows, in the copy. So it is the fault that they notice.
 """
 
 import os
@@ -20,6 +20,7 @@ PACKAGE = Path(fairtape.__file__).parent
 TESTS = Path(__file__).parents[1]
 SEEDS = 8  # worlds in a campaign; the first few already show a missing guarantee
 LOSS = 0.2  # each also with this loss: repeated requests are rare in a healthy ring
+SAMPLE = 8  # one fault in so many
 TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not run
 
 CAMPAIGN = f"""
@@ -66,7 +67,8 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def verdict_on(copy: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     paths = [str(TESTS / test) for test in tests]
-    return run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-rf", "--tb=no", *paths)
+    stop = ["-x"] if len(paths) == 1 else []
+    return run(copy, "-m", "pytest", "-p", "no:cacheprovider", "-rf", "--tb=no", *stop, *paths)
 
 
 def campaign_on(copy: Path, guarantee: str, clusters: tuple[int, ...] = ()) -> list[str]:
@@ -92,9 +94,9 @@ def test_a_deliberate_fault_is_detected(fault: Fault, tmp_path: Path) -> None:
         assert fault.guarantee in campaign_on(copy, fault.guarantee, fault.clusters)
 
 
-def test_without_a_fault_all_tests_pass(tmp_path: Path) -> None:
+def test_without_a_fault_a_sample_of_the_tests_passes_in_the_copy(tmp_path: Path) -> None:
     copy = copied(tmp_path)
-    tests = tuple(dict.fromkeys(test for fault in FAULTS for test in fault.tests))
+    tests = tuple(dict.fromkeys(test for fault in FAULTS[::SAMPLE] for test in fault.tests))
     result = verdict_on(copy, tests)
     assert result.returncode == 0, result.stdout + result.stderr
     assert campaign_on(copy, "none") == []
