@@ -20,7 +20,7 @@ PACKAGE = Path(fairtape.__file__).parent
 TESTS = Path(__file__).parents[1]
 SEEDS = 8  # worlds in a campaign; the first few already show a missing guarantee
 LOSS = 0.2  # each also with this loss: repeated requests are rare in a healthy ring
-SAMPLE = 8  # one fault in so many
+SAMPLE = 8  # every eighth fault
 TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not run
 
 CAMPAIGN = f"""
