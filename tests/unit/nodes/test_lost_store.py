@@ -47,10 +47,12 @@ def test_a_site_that_has_confirmed_nothing_is_no_keeper() -> None:
 
 
 def test_a_number_is_above_all_that_any_site_may_know() -> None:
-    reports = [report_of(1, formation=5), report_of(2, formation=7)]
+    reports = [report_of(site, formation=number, membership_state=FENCED) for site, number in ((1, 5), (2, 7))]
     assert next_number(3, reports, everyone=True) == 8
     assert next_number(9, reports, everyone=True) == 10
     assert next_number(3, reports, everyone=False) == 8 + NUMBERS_SKIPPED
+    restarted = report_of(3, formation=5, membership_state=MembershipState.RESTARTED)
+    assert next_number(3, [*reports, restarted], everyone=True) == 8 + NUMBERS_SKIPPED, "it may have known a later one"
 
 
 def test_nothing_is_lost_if_all_that_may_be_members_answer_from_memory() -> None:

@@ -44,9 +44,14 @@ def keeper_of(reports: Collection[SiteReport]) -> SiteReport:
 
 
 def next_number(recorded: int, reports: Collection[SiteReport], *, everyone: bool) -> int:
-    """Above every number that a site or the store knows. An absent site may know a later one."""
+    """Above every number that a site or the store knows.
+
+    A site that is absent may know a later one, and one that was restarted may have known it: its journal may have lost
+    the end.
+    """
     highest = max((each.formation for each in reports), default=0)
-    return max(highest, recorded) + 1 + (0 if everyone else NUMBERS_SKIPPED)
+    remembered = everyone and all(each.membership_state is MembershipState.FENCED for each in reports)
+    return max(highest, recorded) + 1 + (0 if remembered else NUMBERS_SKIPPED)
 
 
 def is_complete(reports: Mapping[NodeId, SiteReport], topology: Topology) -> bool:
