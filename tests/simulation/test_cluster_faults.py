@@ -72,7 +72,7 @@ def test_each_fault_is_drawn_in_at_least_one_seed_of_twenty() -> None:
 def test_a_seed_has_few_of_these_faults() -> None:
     counts = [len({fault.name for fault in draw_cluster_faults(seed, NODES)}) for seed in SEEDS]
     assert sum(counts) / len(counts) < 2
-    assert sum(count == 0 for count in counts) > 0.1 * len(counts)
+    assert sum(count == 0 for count in counts) > 0.1 * len(counts)  # each kind is in 5 %, so few seeds have none
 
 
 def test_each_fault_has_a_random_stream_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ The simulator:
 - `network`, `clocks`, `simulated_journal`: links, clocks and journals of nodes
 - `processors`: turns that take time, cores that nodes share, socket buffers, and programs that compete for a core
 - `faults`: faults as values, their scheduling, and an intruder
+- `cluster_faults`, `cluster_fault_draws`, `simulated_store`: further faults of deployments, and of their store
 - `recorder`, `datagram_summary`, `space_time_diagram`: traces as events, text and SVG
 
 Worlds and their checkers:
@@ -16,6 +17,7 @@ Worlds and their checkers:
 - `fault_schedule`, `ring_schedule`: what one seed draws for a deployment, and for a bare ring
 - `cluster_run`: the schedule of one seed, built, run and checked
 - `checkers`, `cluster_checkers`: one class for each guarantee, and what it observes of a cluster
+- `fairness_checkers`, `operation_checkers`: the guarantees that need the truth, and those of operation
 - `floor_run`: a cluster with a trading floor, its load and its guarantees
 - `failover_run`: how long it takes to replace crashed members
 - `overload`, `overload_run`, `overload_checkers`: more load than the processors of a ring or a cluster can carry

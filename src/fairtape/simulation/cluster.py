@@ -107,7 +107,7 @@ class Cluster:
         tree = Tree.random(nodes, plan.tree_loss, chance) if plan.tree_loss is not None else None
         self.world = World(chance=chance, link_model=link_model, tree=tree, echo=plan.echo)
         self._power = Random(f"power {plan.seed}")  # noqa: S311
-        store_chance = Random(f"store {plan.seed}")  # noqa: S311
+        store_chance = Random(f"store {plan.seed}")  # noqa: S311 - a simulation
         self.store_access = SimulatedStoreAccess(plan.store_delay, store_chance, now=lambda: self.world.now)
         self.world.store_access = self.store_access
         self._keys = Keys.from_secret(plan.secret, (*self.sites, *plan.reformers, OPERATOR), plan.sources)

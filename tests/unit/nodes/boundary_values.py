@@ -41,7 +41,7 @@ def varied(message: MembershipMessage, chance: Random) -> MembershipMessage:
     names = [each.name for each in fields(message) if each.name not in _FIXED]
     chosen = chance.sample(names, min(chance.randint(0, 3), len(names)))
     values = {name: chance.choice(_NARROW.get(name, _WIDE)) for name in chosen}
-    return replace(message, **values)  # type: ignore[arg-type]
+    return replace(message, **values)  # type: ignore[arg-type]  # each field has its own type
 
 
 def to_a_site(chance: Random, now: Instant) -> MembershipMessage:
